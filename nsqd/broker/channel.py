@@ -23,9 +23,11 @@ because someone still wants them.
 from __future__ import annotations
 
 import gc
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from nsqcommon.wire.frames import LARGE
@@ -36,7 +38,7 @@ from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.limits import MOST_LOOKS, count_cause
-from nsqd.broker.policy import dry_run_of, duration_text, policy_of, usage_of
+from nsqd.broker.policy import NO_DRY_RUN, dry_run_of, duration_text, policy_of, usage_of
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ _PAUSE_TO_LOAD: Final = 0.005  # seconds; by then the batch has probably been re
 _OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
 _NOT_ASKED: Final = -1  # milliseconds: the consumer has asked for no delay
 NOT_ON_DISK: Final = b"channel is not on disk"
+
+_number_of: Final = attrgetter("number")
 
 
 class TopicOfChannel(Protocol):
@@ -137,7 +141,9 @@ class Channel:
         self.idle_since = turn.now  # when the last consumer left
         self.alarm = inf  # the time of the next `expire`, as in the turn's alarms
         self.turn = turn
-        self._next_consumer = 0  # where the last delivery started among the consumers; it rotates
+        self._joined = 0  # how many consumers have joined so far
+        self._next_consumer = 0  # where the last delivery started among the consumers with room; it rotates
+        self._started_with = 0  # the number of the consumer that was first; with `max_in_flight`, this one rotates
         self._retry_first = False  # alternates for consumers with room for only one message
         self._ttl_checked = 0  # messages whose `nsq-ttl` was checked in the turn of `_ttl_checked_at`
         self._ttl_checked_at = -inf
@@ -175,6 +181,8 @@ class Channel:
     def join(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
         consumer.has_joined = True
+        self._joined += 1
+        consumer.number = self._joined
 
     def leave(self, consumer: Consumer) -> None:
         """Remove a consumer. Its messages in flight stay there until their deadlines, as in NSQ."""
@@ -290,24 +298,31 @@ class Channel:
             self.ledger.record_progress(urgent=True)
 
     def _distribute_ruled(self, now: float) -> int:
-        policy, in_flight = self.policy, self.in_flight
-        before = len(in_flight)
-        taken = more = self._distribute_allowed(now)
-        # Consumers that sample finish most messages unseen. So even if we took as many as there were places, some of
-        # these may still be free, and no answer would make us look again.
-        while more and policy.max_in_flight:
-            more = self._distribute_allowed(now)
-            taken += more
-        self.dry_run.delivered(taken, now)
-        self.dry_run.put_in_flight(len(in_flight) - before, len(in_flight))
-        policy.note_in_flight(len(in_flight), self.turn.timestamp)
+        policy, before = self.policy, len(self.in_flight)
+        if policy.max_in_flight:
+            taken = self._fill_places(now)
+        else:
+            taken = self._distribute(policy.allowed(self.ledger.depth, now), now)
+            policy.spend(taken)
+        if self.dry_run is not NO_DRY_RUN:
+            self.dry_run.delivered(taken, now)
+            self.dry_run.put_in_flight(len(self.in_flight) - before, len(self.in_flight))
         if self.consumers and self.ledger.depth and (later := policy.next_delivery(now)) is not None:
             self.wake_at(later)
         return taken
 
-    def _distribute_allowed(self, now: float) -> int:
-        taken = self._distribute(self.policy.allowed(self.ledger.depth, len(self.in_flight), now), now)
-        self.policy.spend(taken)
+    def _fill_places(self, now: float) -> int:
+        """Deliver as many messages as `max_in_flight` allows. Return how many were taken."""
+        policy, in_flight, taken = self.policy, self.in_flight, 0
+        while available := policy.allowed(min(self.ledger.depth, policy.places(len(in_flight))), now):
+            more = self._distribute(available, now)
+            policy.spend(more)
+            taken += more
+            if more < available:
+                break  # no consumer has room, or the log is reading
+            # Consumers that sample finish most messages unseen. So even if we took as many as there were places, some
+            # of these may still be free, and no answer would make us look again.
+        policy.note_in_flight(len(in_flight), self.turn.timestamp)
         return taken
 
     def _distribute(self, available: int, now: float) -> int:
@@ -315,6 +330,10 @@ class Channel:
 
         For example, 10 messages wait, and three consumers have room for 1, 9 and 9. The first one gets 1, because it
         can't take its share of 4. The second one gets 5, which is half of the 9 left, and the third one gets 4.
+
+        With `max_in_flight`, consumers with room wait for a free place. It goes to the next one in the order of joining,
+        and not to the next one of those with room. For example, if three consumers with RDY 1 share two places, two of
+        them have room whenever a place is free, and in a rotation of two it could be the same one's turn each time.
         """
         wanted = available
         while available > 0:
@@ -324,8 +343,11 @@ class Channel:
             if self.turn.prefers_near_consumers:  # consumers further away get the rest
                 nearest = max(consumer.locality for consumer in ready)
                 ready = [consumer for consumer in ready if consumer.locality == nearest]
-            self._next_consumer = (self._next_consumer + 1) % len(ready)
-            ready = ready[self._next_consumer :] + ready[: self._next_consumer]
+            if self.policy.max_in_flight:
+                start = bisect_right(ready, self._started_with, key=_number_of) % len(ready)
+            else:
+                start = self._next_consumer = (self._next_consumer + 1) % len(ready)
+            ready = ready[start:] + ready[:start]
             before = available
             may_want_more = self.turn.prefers_near_consumers
             for position, consumer in enumerate(ready):
@@ -340,8 +362,11 @@ class Channel:
                 # It may still have room: it only got its share, or sampling finished messages without delivering them.
                 if taken != room or consumer.sample_rate:
                     may_want_more = True
-            if available == before or not may_want_more:
+            if available == before:
                 break  # no consumer has room, or the log is reading; then it calls `Broker.loaded`, and we continue
+            self._started_with = ready[0].number
+            if not may_want_more:
+                break
         return wanted - available
 
     def _take_both(self, consumer: Consumer, limit: int, now: float) -> int:

@@ -54,6 +54,7 @@ class Consumer:
         self.locality = locality
         self.takes_headers = takes_headers
         self.has_joined = False  # True from `Channel.join` until it leaves or the channel is deleted
+        self.number = 0  # in its channel, in the order of joining
         self.ready_count = 0
         self.in_flight = 0
         self.unsent_bytes = 0

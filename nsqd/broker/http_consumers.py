@@ -149,7 +149,9 @@ class LeasePoll:
     def may_get_more_soon(self) -> bool:
         """Whether it is this poll's turn, and its messages are still being read from disk."""
         channel = self._poller.channel
-        return not self.count and not channel.paused and channel.depth > 0 and self._poller.is_served(self)
+        if channel.paused or not channel.depth or channel.policy.is_full(len(channel.in_flight)):
+            return False
+        return not self.count and self._poller.is_served(self)
 
     def take(self) -> list[bytes]:
         """End the poll and return its messages. This serves the holder's next poll, so call it within a turn."""

@@ -89,16 +89,7 @@ class ChannelPolicy:
 
     # Deliveries
 
-    def allowed(self, wanted: int, in_flight: int, now: float) -> int:
-        """Return how many of `wanted` messages may be delivered now, in addition to those in flight.
-
-        If there are more in flight than a limit allows, because it was lowered, the answer is 0 until there are fewer.
-        """
-        if self.max_in_flight:
-            wanted = min(wanted, max(0, self.max_in_flight - in_flight))
-        return self.within_rate(wanted, now)
-
-    def within_rate(self, wanted: int, now: float) -> int:
+    def allowed(self, wanted: int, now: float) -> int:
         """Return how many of `wanted` messages the rate allows now."""
         return wanted if self._rate_limiter is None else min(wanted, self._rate_limiter.allowed(now))
 
@@ -112,12 +103,23 @@ class ChannelPolicy:
         limiter = self._rate_limiter
         return limiter.next_at(now) if limiter is not None and not limiter.allowed(now) else None
 
+    def places(self, in_flight: int) -> int:
+        """Return how many more messages `max_in_flight`, which must be set, allows in addition to those in flight.
+
+        If there are more in flight than it allows, because it was lowered, the answer is 0 until there are fewer.
+        """
+        return max(0, self.max_in_flight - in_flight)
+
+    def is_full(self, in_flight: int) -> bool:
+        """Return whether `max_in_flight` allows no message in addition to those in flight."""
+        return bool(self.max_in_flight) and in_flight >= self.max_in_flight
+
     def note_in_flight(self, in_flight: int, timestamp: int) -> None:
         """Note whether `max_in_flight` is reached. Call this at the end of a turn in which `in_flight` may have changed.
 
         A place that is freed and taken again in the same turn doesn't end the time for which the limit is reached.
         """
-        if not self.max_in_flight or in_flight < self.max_in_flight:
+        if not self.is_full(in_flight):
             self.in_flight_full_since = None
         elif self.in_flight_full_since is None:
             self.in_flight_full_since = timestamp
@@ -211,7 +213,7 @@ class DryRun:
 
     def delivered(self, taken: int, now: float) -> None:
         """Count deliveries that the rate would have delayed."""
-        within = self.policy.within_rate(taken, now)
+        within = self.policy.allowed(taken, now)
         self.policy.spend(within)
         self._count("max_rate", taken - within)
 
@@ -260,7 +262,7 @@ def usage_of(ledger: Ledger) -> Usage:
 
 # Most channels have no rules, and there may be very many of them. They share these two, which never change.
 _NO_POLICY: Final = ChannelPolicy(NO_CHANNEL_RULES, 0.0)
-_NO_DRY_RUN: Final = DryRun(NO_CHANNEL_RULES, {}, 0.0)
+NO_DRY_RUN: Final = DryRun(NO_CHANNEL_RULES, {}, 0.0)
 
 
 def policy_of(rules: ChannelRules, now: float, former: ChannelPolicy | None = None) -> ChannelPolicy:
@@ -276,8 +278,8 @@ def policy_of(rules: ChannelRules, now: float, former: ChannelPolicy | None = No
 def dry_run_of(rules: ChannelRules, counts: dict[str, int], now: float, former: DryRun | None = None) -> DryRun:
     """Return a channel's dry run for these rules. Keeps the state of the `former` one, if there is one."""
     if rules is NO_CHANNEL_RULES:
-        return _NO_DRY_RUN
-    if former is None or former is _NO_DRY_RUN:
+        return NO_DRY_RUN
+    if former is None or former is NO_DRY_RUN:
         return DryRun(rules, counts, now)
     former.policy.follow(rules, now)
     return former

@@ -167,7 +167,10 @@ class ChannelSnapshot:
         default=0,
         kw_only=False,
         metadata=gauge(
-            "max_in_flight", "Limit of messages in flight, from the policy file; 0: none.", of="policy.max_in_flight"
+            "max_in_flight",
+            "Limit of messages in flight, from the policy file; 0: none.",
+            of="policy.max_in_flight",
+            statsd="",  # or a channel with buried messages and without a limit would get another line
         ),
     )
     clients: Sequence[ClientSnapshot] | None  # None: not requested

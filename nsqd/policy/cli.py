@@ -24,6 +24,8 @@ VALID: Final = 0
 INVALID: Final = 1
 NOT_READ: Final = 2
 
+_MOST_NODES: Final = 1_000_000  # more are a slip, and would take memory
+
 _ABOUT: Final = """\
 Checks a policy file without a running nsqd. Prints every mistake with the line of its entry.
 With --topic, prints the keys that apply to the topic, and the line of the entry each one comes from.
@@ -50,7 +52,12 @@ class CheckOptions:
     file: str = argument("the policy file", kind=parsed_by(str, "FILE"))
     topic: str = option("", "print the rules for this topic", kind=parsed_by(_name, "NAME"))
     channel: str = option("", "also print the rules for this channel of the topic", kind=parsed_by(_name, "NAME"))
-    nodes: int = option(0, "number of nodes that have the channel, each worker being one; 0: unknown", at_least=0)
+    nodes: int = option(
+        0,
+        "number of nodes that have the channel, each worker being one; 0: unknown",
+        at_least=0,
+        at_most=_MOST_NODES,
+    )
 
     def __post_init__(self) -> None:
         if self.channel and not self.topic:

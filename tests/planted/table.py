@@ -1553,8 +1553,8 @@ BUGS: Final = (
         "nsqd/broker/channel.py",
         (
             (
-                "self.policy.allowed(self.ledger.depth, len(self.in_flight), now)",
-                "self.policy.allowed(self.ledger.depth, sum(it.in_flight for it in self.consumers), now)",
+                "policy.places(len(in_flight))",
+                "policy.places(sum(it.in_flight for it in self.consumers))",
             ),
         ),
         ("broker model", "broker"),
@@ -1577,7 +1577,7 @@ BUGS: Final = (
         "what a consumer samples out takes a place for ever",
         _EVERY_CHANNEL,
         "nsqd/broker/channel.py",
-        (("        while more and policy.max_in_flight:\n", "        while False:\n"),),
+        (("            if more < available:\n", "            if True:\n"),),
         ("broker model", "broker"),
     ),
     # Who gets what, and in which order

@@ -83,16 +83,37 @@ def test_the_place_of_a_finished_message_is_taken_in_the_same_turn_by_whoever_is
     assert bodies[3:] == [b"%d" % number for number in range(3, 10)]
 
 
-def test_places_go_round() -> None:
-    node = node_with(1)
-    crowd = [node.consumer(ready=5) for _ in range(3)]
-    publish(node, 30)
-    counts = dict.fromkeys(crowd, 0)
-    for _ in range(30):
-        ((consumer, message),) = received(crowd)
-        counts[consumer] += 1
+def messages_of_each(node: Node, crowd: list[Client], count: int) -> list[int]:
+    """Return how many of `count` messages each consumer gets, if all take the same time for each."""
+    got: list[Client] = []
+    in_hand: list[tuple[Client, Message]] = []
+    for _ in range(count):
+        in_hand += (new := received(crowd))
+        got += [consumer for consumer, _ in new]
+        consumer, message = in_hand.pop(0)
         consumer.say(fin(message.id))
-    assert list(counts.values()) == [10, 10, 10]
+        node.load()
+    return [got.count(consumer) for consumer in crowd]
+
+
+@pytest.mark.parametrize(
+    ("most", "ready"),
+    [(1, [5, 5, 5]), (1, [5, 5, 5, 5]), (2, [1, 1, 1]), (3, [1, 1, 1, 1, 1]), (3, [1, 1, 5, 5])],
+)
+@pytest.mark.parametrize("from_disk", [False, True])
+def test_places_go_round(most: int, ready: list[int], *, from_disk: bool) -> None:
+    """For example, two of three consumers with RDY 1 always have room for the free one of two places.
+
+    It must not always be the same one's turn, and nobody's turn passes while a message is read.
+    """
+    node = node_with(most)
+    crowd = [node.consumer(ready=it) for it in ready]
+    for _ in range(60):
+        publish(node, 1)  # each is a batch of its own
+    if from_disk:
+        node.store.logs["t"].evict()
+    counts = messages_of_each(node, crowd, 60)
+    assert max(counts) - min(counts) <= 1
 
 
 def test_a_requeued_message_frees_its_place() -> None:
@@ -189,6 +210,24 @@ def test_a_lease_that_ends_frees_its_place() -> None:
     assert consumer.messages() == []
     node.pass_time(10)
     assert len(consumer.messages()) == 1
+
+
+def test_a_poll_waits_for_the_disk_only_if_a_place_is_free() -> None:
+    """Otherwise each poll without `wait=` would take as long as the longest read, and count as a waiting one."""
+    node = node_with(1)
+    leases = Leases(node.broker.turn, bounds(), on_first_consumer=lambda: None)
+    consumer = node.consumer(ready=1)
+    publish(node, 1)
+    publish(node, 1)
+    node.store.logs["t"].evict()
+    poll = leases.poll(channel_of(node), ANA, most=1, lease=60.0)
+    node.turn()
+    assert (poll.count, poll.may_get_more_soon) == (0, False)
+    (message,) = consumer.messages()
+    consumer.say(b"RDY 0\n" + fin(message.id))
+    assert (poll.count, poll.may_get_more_soon) == (0, True)
+    node.load()
+    assert poll.count == 1
 
 
 def test_an_ephemeral_channel_has_a_limit_too() -> None:

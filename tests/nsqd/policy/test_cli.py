@@ -77,9 +77,18 @@ def test_a_file_is_called_as_it_was_spelled(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--channel=c"], ["--topic=a/b"], ["--topic=a", "--channel=*"], ["--topic=a", "--nodes=2"]]
+    "arguments",
+    [
+        ["--channel=c"],
+        ["--topic=a/b"],
+        ["--topic=a", "--channel=*"],
+        ["--topic=a", "--nodes=2"],
+        ["--topic=a", "--channel=c", "--nodes=-1"],
+        ["--topic=a", "--channel=c", f"--nodes={10**18}"],
+    ],
 )
 def test_wrong_arguments(path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text("[[policy]]\nmax_in_flight = 3\n")
     assert check(path, *arguments)[0] == NOT_READ
     assert "usage" in capsys.readouterr().err
 
