@@ -19,7 +19,8 @@ places: the next turn has the topic that has received least for its weight. A to
 after QUIET, and then waits for TURN.
 
 Backoff is the consumer's, not a topic's, because a failing handler says nothing about a topic: all topics are held, and
-one of them is tested.
+one of them is tested. It has the only place meanwhile, whatever its part or turn: if an idle topic kept the place, the
+test message would never come.
 """
 
 from __future__ import annotations
@@ -166,20 +167,20 @@ class Shares:
         self._is_held, self._tested = True, None
         for topic in self.topics:
             topic.flow.hold(now)
+        self.rebalance(now)
 
     def test_one(self, now: float) -> bool:
         """Give one connection of one topic RDY 1. Return False if none may have it."""
         if sum(topic.flow.committed for topic in self.topics) >= self.max_in_flight:
             return False
-        tested = self._tested
-        others = [topic for topic in self.topics if topic is not tested]
-        others.sort(key=lambda topic: topic.turn_began)
-        for topic in (*others, *([tested] if tested is not None else [])):
-            if topic.places and topic.flow.test_one(now):
-                self._tested = topic
-                topic.turn_began = now
-                return True
-        return False
+        candidates = [topic for topic in self.topics if topic.flow.seats]
+        if not candidates:
+            return False
+        tested = min(candidates, key=lambda topic: (topic is self._tested, topic.turn_began))
+        self._tested = tested
+        self.rebalance(now)
+        tested.turn_began = now
+        return tested.flow.test_one(now)
 
     def release(self, now: float) -> None:
         """Give every topic its places again."""
@@ -245,6 +246,8 @@ class Shares:
                 self._is_owed |= given < places
 
     def _wanted(self, now: float) -> list[int]:
+        if self._is_held:
+            return [1 if topic is self._tested and self.max_in_flight else 0 for topic in self.topics]
         active = [topic for topic in self.topics if topic.flow.seats]
         if self._are_content(active):
             self._has_turns = False

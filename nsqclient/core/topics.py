@@ -7,6 +7,7 @@ shares.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -95,7 +96,8 @@ class SeveralTopics:
 
     def next_tick(self) -> float:
         """Return when `tick` has to be called."""
-        return min(self.shares.next_tick, *(part.next_tick() for part in self.parts))
+        next_look = inf if self.is_stopping else self.shares.next_tick
+        return min(next_look, *(part.next_tick() for part in self.parts))
 
     def tick(self, now: float) -> None:
         """End a backoff pause and redistribute places and RDY, if it is time."""

@@ -315,6 +315,56 @@ def test_backoff_holds_all_topics_and_tests_one() -> None:
     assert simulation.most <= 9
 
 
+def test_backoff_tests_a_topic_whose_place_an_idle_one_is_about_to_get() -> None:
+    """With one place and slow handlers, the turn of an idle topic begins while a message of the other one is handled.
+
+    Then that message's handler fails. The idle topic gets the place, but no message for the test.
+    """
+    simulation = Simulation([1, 1], 1, work=round(2 * TURN / STEP))
+    active, idle = simulation.topics
+    active.waiting = 10**9
+    for _ in range(round(5 * TURN / STEP)):
+        simulation.step()
+        if simulation.running and simulation.places() == [0, 0]:
+            break
+    simulation.shares.hold(simulation.now)
+    simulation.run(3)
+    before = active.finished
+    assert simulation.shares.test_one(simulation.now)
+    simulation.run(3)
+    assert (active.finished - before, idle.in_flight) == (1, 0)
+    assert simulation.most == 1
+
+
+def test_a_test_during_backoff_is_not_ended_by_the_turn_of_another_topic() -> None:
+    simulation = busy(Simulation([1, 1], 1, work=10))
+    simulation.run(1)
+    for _ in range(10):
+        simulation.shares.hold(simulation.now)
+        simulation.run(0.1)
+        before = sum(topic.finished for topic in simulation.topics)
+        assert simulation.shares.test_one(simulation.now)
+        simulation.run(0.05)
+        assert sum(topic.finished for topic in simulation.topics) > before
+    simulation.shares.release(simulation.now)
+    first, second = simulation.run(10)
+    assert first / second == pytest.approx(1, rel=0.1)
+    assert simulation.most == 1
+
+
+def test_a_pause_during_backoff_holds_for_the_tested_topic_too() -> None:
+    simulation = busy(Simulation([1, 1], 4))
+    simulation.run(1)
+    simulation.shares.hold(simulation.now)
+    simulation.run(0.1)
+    assert simulation.shares.test_one(simulation.now)
+    simulation.shares.set_max_in_flight(0, simulation.now)
+    simulation.run(0.1)
+    assert simulation.run(1) == [0, 0]
+    simulation.shares.set_max_in_flight(4, simulation.now)
+    assert sum(simulation.run(1)) > 0
+
+
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_never_too_much_and_everything_is_done(data: st.DataObject) -> None:
