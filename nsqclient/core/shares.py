@@ -26,7 +26,7 @@ test message would never come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import inf, isfinite
+from math import inf
 from operator import gt, lt
 from typing import TYPE_CHECKING, Final, cast
 
@@ -40,6 +40,8 @@ ROUND: Final = 1.0  # seconds between two looks at how much each topic uses
 QUIET: Final = 0.1  # seconds without a message after which a turn ends
 TURN: Final = 1.0  # seconds until a topic that sent nothing has another turn
 _ROUNDING: Final = 1e-9
+_LEAST_WEIGHT: Final = 1e-6  # so that sums and quotients are far from infinite
+_MOST_WEIGHT: Final = 1e6
 
 
 class TopicShare:
@@ -325,13 +327,15 @@ def checked_weights(weights: object, topics: Sequence[str]) -> Sequence[float]:
         or len(weights) != len(topics)
         or not all(_is_weight(weight) for weight in weights)
     ):
-        text = f"invalid weights ! {weights!r}, expected a positive number for each of {', '.join(topics)}"
+        numbers = f"a number from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:g}"
+        text = f"invalid weights ! {weights!r}, expected {numbers} for each of {', '.join(topics)}"
         raise ConfigError("weights", weights, text)
     return cast("Sequence[float]", weights)
 
 
 def _is_weight(weight: object) -> bool:
-    return isinstance(weight, int | float) and not isinstance(weight, bool) and isfinite(weight) and weight > 0
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    return is_number and _LEAST_WEIGHT <= weight <= _MOST_WEIGHT
 
 
 def _has_used_up(flow: Flow, in_flight: int) -> bool:

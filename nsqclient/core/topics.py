@@ -167,10 +167,16 @@ class SeveralTopics:
         )
 
 
-def checked_topics(topics: str | Sequence[str]) -> Sequence[str]:
+def checked_topics(topics: object) -> Sequence[str]:
     """Return a consumer's topics. Raise ConfigError if there is none, or the same one twice."""
     if isinstance(topics, str):
         return (topics,)
-    if not topics or len(set(topics)) < len(topics):
-        raise ConfigError("topic", topics, f"invalid topics ! {topics!r}, expected one or several different ones")
+    if (
+        not isinstance(topics, Sequence)
+        or not topics
+        or not all(isinstance(topic, str) for topic in topics)
+        or len(set(topics)) < len(topics)
+    ):
+        text = f"invalid topics ! {topics!r}, expected the name of one topic, or a list of different ones"
+        raise ConfigError("topic", topics, text)
     return tuple(topics)

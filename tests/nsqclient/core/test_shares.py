@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -410,12 +411,18 @@ def test_what_one_does_not_demand_goes_to_the_others_by_weight() -> None:
 @pytest.mark.parametrize(
     "weights", [[8], [8, 1, 1], [8, 0], [8, -1], [8, "x"], [8, None], [8, True], [8, float("nan")], "81", 8]
 )
-def test_weights_are_positive_numbers_one_for_each_topic(weights: object) -> None:
+def test_weights_are_numbers_one_for_each_topic(weights: object) -> None:
     with pytest.raises(ConfigError) as caught:
         checked_weights(weights, ["orders.high", "orders"])
     assert str(caught.value) == (
-        f"invalid weights ! {weights!r}, expected a positive number for each of orders.high, orders"
+        f"invalid weights ! {weights!r}, expected a number from 1e-06 to 1e+06 for each of orders.high, orders"
     )
+
+
+@pytest.mark.parametrize("weights", [[1e308, 1e308], [5e-324, 1], [10**400, 1]])
+def test_weights_with_infinite_sums_or_quotients_are_refused(weights: object) -> None:
+    with pytest.raises(ConfigError, match="expected a number from 1e-06 to 1e"):
+        checked_weights(weights, ["orders.high", "orders"])
 
 
 def test_weights_are_equal_by_default() -> None:
@@ -423,7 +430,7 @@ def test_weights_are_equal_by_default() -> None:
     assert checked_weights([8, 0.5], ["a", "b"]) == [8, 0.5]
 
 
-@pytest.mark.parametrize("topics", [[], ["a", "a"]])
-def test_topics_are_different(topics: list[str]) -> None:
-    with pytest.raises(ConfigError, match="expected one or several different ones"):
+@pytest.mark.parametrize("topics", [[], ["a", "a"], {"a", "b"}, b"ab", ["a", 5], ["a", ["b"]], None, 5])
+def test_topics_are_different_names_in_order(topics: Any) -> None:
+    with pytest.raises(ConfigError, match="expected the name of one topic, or a list of different ones"):
         checked_topics(topics)
