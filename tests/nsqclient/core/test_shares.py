@@ -276,6 +276,44 @@ def test_an_idle_topic_does_not_make_up_for_its_time() -> None:
     assert counts[0] / counts[1] == pytest.approx(1, rel=0.1)
 
 
+def test_idle_topics_do_not_make_up_for_their_time_together() -> None:
+    simulation = Simulation([1, 1, 1], 1)
+    first, _, third = simulation.topics
+    third.waiting = 10**9
+    simulation.run(30)
+    first.waiting = 10**9
+    simulation.run(2)
+    counts = simulation.run(10)
+    assert counts[0] / counts[2] == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "most"), [([1, 1], 3), ([3, 2], 4), ([2, 1, 1], 5), ([8, 1], 10), ([1, 1, 1], 4), ([5, 3, 2], 7)]
+)
+def test_a_place_that_is_left_over_goes_round(weights: list[float], most: int) -> None:
+    simulation = busy(Simulation(weights, most, handlers=most, work=20))
+    simulation.run(2)
+    counts = simulation.run(30)
+    parts = [count / sum(counts) for count in counts]
+    assert parts == pytest.approx([weight / sum(weights) for weight in weights], rel=0.05)
+    assert simulation.most == most
+    told = sum(len(nsqd.told) for topic in simulation.topics for nsqd in topic.nsqds)
+    assert told < 4 * len(weights) * 32, "RDY changes every second, not with each message"
+
+
+def test_a_topic_that_did_not_use_its_places_does_not_make_up_for_it() -> None:
+    simulation = Simulation([1, 1], 3, handlers=3, work=20)
+    first, second = simulation.topics
+    second.waiting = 10**9
+    for _ in range(100):
+        first.waiting += 1
+        simulation.run(0.2)
+    first.waiting = 10**9
+    simulation.run(2)
+    counts = simulation.run(20)
+    assert counts[0] / counts[1] == pytest.approx(1, rel=0.1)
+
+
 def test_without_a_max_in_flight_there_is_one_for_each_connection() -> None:
     simulation = busy(Simulation([1, 1], None, nsqds=3, handlers=6))
     simulation.run(2)
