@@ -26,6 +26,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from nsqclient._memory import Channel, InFlightMessage, MemoryBroker, MemoryMessage
+from nsqclient.core.publication import Group, Headers, with_group
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire import commands
 from nsqcommon.wire.commands import CommandReader, SizeLimits
@@ -33,7 +34,7 @@ from nsqcommon.wire.extensions import BURY, EXTENSIONS, HEADERS, KEYS, granted
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
 from nsqcommon.wire.headers import NONE as NO_HEADERS
-from nsqcommon.wire.headers import header_offsets
+from nsqcommon.wire.headers import encode_headers, header_offsets
 from nsqcommon.wire.message import Message, encode_message
 
 __all__ = ["MemoryNSQD", "Said"]
@@ -148,9 +149,22 @@ class MemoryNSQD:
 
     # For tests
 
-    def put(self, topic: str, body: bytes, *, attempts: int = 1) -> str:
-        """Publish a message and return its id. `attempts` is the number of its first delivery."""
-        stored = self._broker.new_message(body, attempts=attempts - 1)
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        attempts: int = 1,
+        headers: Headers | None = None,
+        group: Group | None = None,
+    ) -> str:
+        """Publish a message and return its id. `attempts` is the number of its first delivery.
+
+        Raises ValueError for invalid headers and for an invalid group.
+        """
+        given = with_group(headers, group)
+        encoded = encode_headers(given) if given else b""
+        stored = self._broker.new_message(body, attempts=attempts - 1, headers=encoded)
         self._broker.publish(topic, stored)
         self._happened()
         return stored.id.decode()

@@ -14,18 +14,25 @@ at once, and gets them as messages of the other topic are answered.
 The guarantee of flow.py holds for all topics together: a place goes to another topic once the nsqds of the first one
 know the lower RDY, and its messages beyond that are answered.
 
-If a part is less than one place, for example with `max_in_flight` 1, topics take turns with what is left of whole
-places: the next turn has the topic that has received least for its weight. A topic that sends nothing loses its turn
+Parts are rarely whole numbers, and the places that are left over go round: each ROUND, to the topics that have received
+least for their weight. For example, two equal topics and three places have 2 and 1, then 1 and 2.
+
+If a part is less than one place, for example with `max_in_flight` 1, topics take turns with those places: whenever a
+message arrives, the next turn is again for the topic that has received least. A topic that sends nothing loses its turn
 after QUIET, and then waits for TURN.
 
+A topic that doesn't use its places has no right to make up for it later, or it would have all turns for as long as it
+was idle. So it counts as having received as much as the least of those that have use for more (`_forgo`).
+
 Backoff is the consumer's, not a topic's, because a failing handler says nothing about a topic: all topics are held, and
-one of them is tested.
+one of them is tested. It has the only place meanwhile, whatever its part or turn: if an idle topic kept the place, the
+test message would never come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import inf, isfinite
+from math import inf
 from operator import gt, lt
 from typing import TYPE_CHECKING, Final, cast
 
@@ -39,6 +46,8 @@ ROUND: Final = 1.0  # seconds between two looks at how much each topic uses
 QUIET: Final = 0.1  # seconds without a message after which a turn ends
 TURN: Final = 1.0  # seconds until a topic that sent nothing has another turn
 _ROUNDING: Final = 1e-9
+_LEAST_WEIGHT: Final = 1e-6  # so that sums and quotients are far from infinite
+_MOST_WEIGHT: Final = 1e6
 
 
 class TopicShare:
@@ -49,12 +58,14 @@ class TopicShare:
         "flow",
         "has_used_up",
         "has_used_up_lately",
+        "is_idle",
         "last_message",
         "most_before",
         "most_in_flight",
         "places",
         "rests_until",
         "served",
+        "served_before",
         "turn_began",
         "weight",
     )
@@ -69,8 +80,10 @@ class TopicShare:
         self.has_used_up = False  # its places, in this round
         self.has_used_up_lately = False  # in this round or the one before
         self.last_message = -inf
-        # For turns
+        # For places that are left over, and turns
         self.served = 0.0  # messages received, by weight
+        self.served_before = 0.0  # at the end of the last round
+        self.is_idle = False  # it has sent nothing since it became quiet
         self.turn_began = -inf
         self.rests_until = -inf
 
@@ -87,6 +100,11 @@ class TopicShare:
         most = max(self.most_in_flight, self.most_before)
         return max(1 << most.bit_length(), len(self.flow.seats))
 
+    @property
+    def wants_more(self) -> bool:
+        """True if it uses up its places, or waits for a turn."""
+        return len(self.flow.seats) > 0 and not self.is_idle and (self.has_used_up_lately or not self.places)
+
     def allow(self, places: int, now: float) -> None:
         if places and not self.places:
             self.turn_began = now
@@ -100,6 +118,7 @@ class TopicShare:
         # If it is still at its limit, it has used that up, even if no message came in this round.
         self.has_used_up_lately = self.has_used_up or (self.places > 0 and _has_used_up(self.flow, in_flight))
         self.has_used_up = False
+        self.served_before = self.served
 
     def is_quiet(self, now: float) -> bool:
         """Return True if it has places and sends nothing."""
@@ -143,6 +162,10 @@ class Shares:
 
     def arrived(self, topic: TopicShare, count: int, now: float) -> None:
         """Record messages of a topic."""
+        if topic.is_idle:
+            self._forgo(topic)
+            topic.is_idle = False
+            topic.rests_until = now
         topic.last_message = now
         topic.served += count / topic.weight
         in_flight = topic.flow.in_flight
@@ -166,20 +189,20 @@ class Shares:
         self._is_held, self._tested = True, None
         for topic in self.topics:
             topic.flow.hold(now)
+        self.rebalance(now)
 
     def test_one(self, now: float) -> bool:
         """Give one connection of one topic RDY 1. Return False if none may have it."""
         if sum(topic.flow.committed for topic in self.topics) >= self.max_in_flight:
             return False
-        tested = self._tested
-        others = [topic for topic in self.topics if topic is not tested]
-        others.sort(key=lambda topic: topic.turn_began)
-        for topic in (*others, *([tested] if tested is not None else [])):
-            if topic.places and topic.flow.test_one(now):
-                self._tested = topic
-                topic.turn_began = now
-                return True
-        return False
+        candidates = [topic for topic in self.topics if topic.flow.seats]
+        if not candidates:
+            return False
+        tested = min(candidates, key=lambda topic: (topic is self._tested, topic.turn_began))
+        self._tested = tested
+        self.rebalance(now)
+        tested.turn_began = now
+        return tested.flow.test_one(now)
 
     def release(self, now: float) -> None:
         """Give every topic its places again."""
@@ -209,9 +232,10 @@ class Shares:
         for topic in self.topics:
             if topic.is_quiet(now):
                 topic.has_used_up = topic.has_used_up_lately = False
-                if self._has_turns:
-                    topic.rests_until = now + TURN
-                    self._forgo(topic)
+                topic.is_idle = True
+                topic.rests_until = now + TURN
+            if not topic.wants_more:
+                self._forgo(topic)
         self.rebalance(now)
 
     def _test_another(self, now: float) -> None:
@@ -222,8 +246,8 @@ class Shares:
             self.test_one(now)
 
     def _forgo(self, topic: TopicShare) -> None:
-        """Count what a topic without messages could have had: it has no right to make up for it later."""
-        others = [it.served for it in self.topics if it is not topic and it.flow.seats]
+        """Count what a topic could have had if it had had messages."""
+        others = [it.served for it in self.topics if it is not topic and it.wants_more]
         topic.served = max(topic.served, min(others, default=0.0))
 
     # The places
@@ -245,6 +269,8 @@ class Shares:
                 self._is_owed |= given < places
 
     def _wanted(self, now: float) -> list[int]:
+        if self._is_held:
+            return [1 if topic is self._tested and self.max_in_flight else 0 for topic in self.topics]
         active = [topic for topic in self.topics if topic.flow.seats]
         if self._are_content(active):
             self._has_turns = False
@@ -255,17 +281,12 @@ class Shares:
         places = {id(topic): int(part + _ROUNDING) for topic, part in zip(active, parts, strict=True)}
         left = self.max_in_flight - sum(places.values()) if active else 0
         rests = [(part - places[id(topic)], topic) for topic, part in zip(active, parts, strict=True)]
-        had_turns = self._has_turns
         self._has_turns = any(not places[id(topic)] and rest > _ROUNDING for rest, topic in rests)
-        for topic in self.topics:
-            if not had_turns:
-                topic.served = 0.0
-            elif not topic.flow.seats:
-                self._forgo(topic)
+        candidates = [topic for rest, topic in rests if rest > _ROUNDING]
         if self._has_turns:
-            chosen = self._turns([topic for rest, topic in rests if rest > _ROUNDING], left, places, now)
+            chosen = self._turns(candidates, left, places, now)
         else:
-            chosen = [topic for _, topic in sorted(rests, key=lambda it: -it[0])[:left]]
+            chosen = sorted(candidates, key=lambda topic: topic.served_before)[:left]
         for topic in chosen:
             places[id(topic)] += 1
         return [places.get(id(topic), 0) for topic in self.topics]
@@ -322,13 +343,15 @@ def checked_weights(weights: object, topics: Sequence[str]) -> Sequence[float]:
         or len(weights) != len(topics)
         or not all(_is_weight(weight) for weight in weights)
     ):
-        text = f"invalid weights ! {weights!r}, expected a positive number for each of {', '.join(topics)}"
+        numbers = f"a number from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:g}"
+        text = f"invalid weights ! {weights!r}, expected {numbers} for each of {', '.join(topics)}"
         raise ConfigError("weights", weights, text)
     return cast("Sequence[float]", weights)
 
 
 def _is_weight(weight: object) -> bool:
-    return isinstance(weight, int | float) and not isinstance(weight, bool) and isfinite(weight) and weight > 0
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    return is_number and _LEAST_WEIGHT <= weight <= _MOST_WEIGHT
 
 
 def _has_used_up(flow: Flow, in_flight: int) -> bool:

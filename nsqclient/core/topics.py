@@ -7,6 +7,7 @@ shares.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -95,7 +96,8 @@ class SeveralTopics:
 
     def next_tick(self) -> float:
         """Return when `tick` has to be called."""
-        return min(self.shares.next_tick, *(part.next_tick() for part in self.parts))
+        next_look = inf if self.is_stopping else self.shares.next_tick
+        return min(next_look, *(part.next_tick() for part in self.parts))
 
     def tick(self, now: float) -> None:
         """End a backoff pause and redistribute places and RDY, if it is time."""
@@ -165,10 +167,16 @@ class SeveralTopics:
         )
 
 
-def checked_topics(topics: str | Sequence[str]) -> Sequence[str]:
+def checked_topics(topics: object) -> Sequence[str]:
     """Return a consumer's topics. Raise ConfigError if there is none, or the same one twice."""
     if isinstance(topics, str):
         return (topics,)
-    if not topics or len(set(topics)) < len(topics):
-        raise ConfigError("topic", topics, f"invalid topics ! {topics!r}, expected one or several different ones")
+    if (
+        not isinstance(topics, Sequence)
+        or not topics
+        or not all(isinstance(topic, str) for topic in topics)
+        or len(set(topics)) < len(topics)
+    ):
+        text = f"invalid topics ! {topics!r}, expected the name of one topic, or a list of different ones"
+        raise ConfigError("topic", topics, text)
     return tuple(topics)

@@ -152,7 +152,10 @@ class NsqBroker(dramatiq.Broker):
             return group_text(given)
         actor = self.actors.get(message.actor_name)
         by = actor.options.get(GROUP_BY) if actor is not None else None
-        return group_of(by, actor.fn, message.args, message.kwargs) if actor is not None and by is not None else None
+        if actor is None or by is None:
+            return None
+        function = getattr(actor.fn, "perform", actor.fn)  # an actor that is a class has its arguments there
+        return group_of(by, function, message.args, message.kwargs)
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> NsqConsumer:
         """Return a consumer with up to `prefetch` messages, which waits `timeout` milliseconds for the next."""

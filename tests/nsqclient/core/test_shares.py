@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -275,6 +276,44 @@ def test_an_idle_topic_does_not_make_up_for_its_time() -> None:
     assert counts[0] / counts[1] == pytest.approx(1, rel=0.1)
 
 
+def test_idle_topics_do_not_make_up_for_their_time_together() -> None:
+    simulation = Simulation([1, 1, 1], 1)
+    first, _, third = simulation.topics
+    third.waiting = 10**9
+    simulation.run(30)
+    first.waiting = 10**9
+    simulation.run(2)
+    counts = simulation.run(10)
+    assert counts[0] / counts[2] == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "most"), [([1, 1], 3), ([3, 2], 4), ([2, 1, 1], 5), ([8, 1], 10), ([1, 1, 1], 4), ([5, 3, 2], 7)]
+)
+def test_a_place_that_is_left_over_goes_round(weights: list[float], most: int) -> None:
+    simulation = busy(Simulation(weights, most, handlers=most, work=20))
+    simulation.run(2)
+    counts = simulation.run(30)
+    parts = [count / sum(counts) for count in counts]
+    assert parts == pytest.approx([weight / sum(weights) for weight in weights], rel=0.05)
+    assert simulation.most == most
+    told = sum(len(nsqd.told) for topic in simulation.topics for nsqd in topic.nsqds)
+    assert told < 4 * len(weights) * 32, "RDY changes every second, not with each message"
+
+
+def test_a_topic_that_did_not_use_its_places_does_not_make_up_for_it() -> None:
+    simulation = Simulation([1, 1], 3, handlers=3, work=20)
+    first, second = simulation.topics
+    second.waiting = 10**9
+    for _ in range(100):
+        first.waiting += 1
+        simulation.run(0.2)
+    first.waiting = 10**9
+    simulation.run(2)
+    counts = simulation.run(20)
+    assert counts[0] / counts[1] == pytest.approx(1, rel=0.1)
+
+
 def test_without_a_max_in_flight_there_is_one_for_each_connection() -> None:
     simulation = busy(Simulation([1, 1], None, nsqds=3, handlers=6))
     simulation.run(2)
@@ -313,6 +352,56 @@ def test_backoff_holds_all_topics_and_tests_one() -> None:
     simulation.run(1)
     assert low.finished > before + 100
     assert simulation.most <= 9
+
+
+def test_backoff_tests_a_topic_whose_place_an_idle_one_is_about_to_get() -> None:
+    """With one place and slow handlers, the turn of an idle topic begins while a message of the other one is handled.
+
+    Then that message's handler fails. The idle topic gets the place, but no message for the test.
+    """
+    simulation = Simulation([1, 1], 1, work=round(2 * TURN / STEP))
+    active, idle = simulation.topics
+    active.waiting = 10**9
+    for _ in range(round(5 * TURN / STEP)):
+        simulation.step()
+        if simulation.running and simulation.places() == [0, 0]:
+            break
+    simulation.shares.hold(simulation.now)
+    simulation.run(3)
+    before = active.finished
+    assert simulation.shares.test_one(simulation.now)
+    simulation.run(3)
+    assert (active.finished - before, idle.in_flight) == (1, 0)
+    assert simulation.most == 1
+
+
+def test_a_test_during_backoff_is_not_ended_by_the_turn_of_another_topic() -> None:
+    simulation = busy(Simulation([1, 1], 1, work=10))
+    simulation.run(1)
+    for _ in range(10):
+        simulation.shares.hold(simulation.now)
+        simulation.run(0.1)
+        before = sum(topic.finished for topic in simulation.topics)
+        assert simulation.shares.test_one(simulation.now)
+        simulation.run(0.05)
+        assert sum(topic.finished for topic in simulation.topics) > before
+    simulation.shares.release(simulation.now)
+    first, second = simulation.run(10)
+    assert first / second == pytest.approx(1, rel=0.1)
+    assert simulation.most == 1
+
+
+def test_a_pause_during_backoff_holds_for_the_tested_topic_too() -> None:
+    simulation = busy(Simulation([1, 1], 4))
+    simulation.run(1)
+    simulation.shares.hold(simulation.now)
+    simulation.run(0.1)
+    assert simulation.shares.test_one(simulation.now)
+    simulation.shares.set_max_in_flight(0, simulation.now)
+    simulation.run(0.1)
+    assert simulation.run(1) == [0, 0]
+    simulation.shares.set_max_in_flight(4, simulation.now)
+    assert sum(simulation.run(1)) > 0
 
 
 @given(st.data())
@@ -360,12 +449,18 @@ def test_what_one_does_not_demand_goes_to_the_others_by_weight() -> None:
 @pytest.mark.parametrize(
     "weights", [[8], [8, 1, 1], [8, 0], [8, -1], [8, "x"], [8, None], [8, True], [8, float("nan")], "81", 8]
 )
-def test_weights_are_positive_numbers_one_for_each_topic(weights: object) -> None:
+def test_weights_are_numbers_one_for_each_topic(weights: object) -> None:
     with pytest.raises(ConfigError) as caught:
         checked_weights(weights, ["orders.high", "orders"])
     assert str(caught.value) == (
-        f"invalid weights ! {weights!r}, expected a positive number for each of orders.high, orders"
+        f"invalid weights ! {weights!r}, expected a number from 1e-06 to 1e+06 for each of orders.high, orders"
     )
+
+
+@pytest.mark.parametrize("weights", [[1e308, 1e308], [5e-324, 1], [10**400, 1]])
+def test_weights_with_infinite_sums_or_quotients_are_refused(weights: object) -> None:
+    with pytest.raises(ConfigError, match="expected a number from 1e-06 to 1e"):
+        checked_weights(weights, ["orders.high", "orders"])
 
 
 def test_weights_are_equal_by_default() -> None:
@@ -373,7 +468,7 @@ def test_weights_are_equal_by_default() -> None:
     assert checked_weights([8, 0.5], ["a", "b"]) == [8, 0.5]
 
 
-@pytest.mark.parametrize("topics", [[], ["a", "a"]])
-def test_topics_are_different(topics: list[str]) -> None:
-    with pytest.raises(ConfigError, match="expected one or several different ones"):
+@pytest.mark.parametrize("topics", [[], ["a", "a"], {"a", "b"}, b"ab", ["a", 5], ["a", ["b"]], None, 5])
+def test_topics_are_different_names_in_order(topics: Any) -> None:
+    with pytest.raises(ConfigError, match="expected the name of one topic, or a list of different ones"):
         checked_topics(topics)

@@ -35,6 +35,24 @@ async def test_messages_of_all_topics_come_and_each_says_its_own() -> None:
 
 
 @jumping
+async def test_an_nsqd_in_memory_delivers_headers_and_the_group() -> None:
+    async with MemoryNSQD() as server:
+        server.put("orders", b"a", group="customer-7")
+        server.put("orders", b"b", headers={"kind": "refund"}, group="customer-8")
+        server.put("orders", b"c")
+        async with open_consumer("orders", "billing", nsqd=server, config=Config(max_in_flight=4)) as consumer:
+            seen = []
+            async for message in consumer:
+                async with message:
+                    seen.append((message.body, message.group, message.headers.get("kind")))
+                if len(seen) == 3:
+                    consumer.stop()
+        assert seen == [(b"a", "customer-7", None), (b"b", "customer-8", b"refund"), (b"c", None, None)]
+        with pytest.raises(ValueError, match="invalid group"):
+            server.put("orders", b"d", group="")
+
+
+@jumping
 async def test_topics_share_one_max_in_flight_by_weight() -> None:
     async with MemoryNSQD() as server:
         for topic in TOPICS:
@@ -149,7 +167,7 @@ async def test_a_batch_may_have_messages_of_several_topics() -> None:
 @jumping
 async def test_bad_topics_and_weights_are_refused_before_anything_is_sent() -> None:
     async with MemoryNSQD() as server:
-        with pytest.raises(ConfigError, match=r"invalid weights ! \[8, 'one'\], expected a positive number"):
+        with pytest.raises(ConfigError, match=r"invalid weights ! \[8, 'one'\], expected a number from"):
             async with open_consumer(TOPICS, "billing", nsqd=server, weights=[8, "one"]):  # type: ignore[list-item]
                 pass
         with pytest.raises(ConfigError, match="invalid topic name"):
