@@ -234,7 +234,8 @@ class Shares:
                 topic.has_used_up = topic.has_used_up_lately = False
                 topic.is_idle = True
                 topic.rests_until = now + TURN
-            if not topic.wants_more:
+            # A topic that waits for a turn doesn't forgo it: it may have messages by now.
+            if not topic.flow.seats or (topic.places and not topic.wants_more):
                 self._forgo(topic)
         self.rebalance(now)
 
@@ -248,7 +249,9 @@ class Shares:
     def _forgo(self, topic: TopicShare) -> None:
         """Count what a topic could have had if it had had messages."""
         others = [it.served for it in self.topics if it is not topic and it.wants_more]
-        topic.served = max(topic.served, min(others, default=0.0))
+        # If none has use for more, each has had all it wanted, and none is behind.
+        enough = min(others) if others else max(it.served for it in self.topics)
+        topic.served = max(topic.served, enough)
 
     # The places
 
@@ -260,13 +263,17 @@ class Shares:
                 topic.allow(places, now)
         free = self.max_in_flight - sum(topic.reserved for topic in self.topics)
         self._is_owed = False
-        for topic, places in zip(self.topics, wanted, strict=True):
+        # The least served one first, and none after it until it has its places. Otherwise a place that goes to and fro
+        # between two others, whose messages still use it, would never be free for a third.
+        for topic, places in sorted(zip(self.topics, wanted, strict=True), key=lambda it: it[0].served):
             if places > topic.places:
                 given = min(places, topic.reserved + max(free, 0))
                 if given > topic.places:
                     free -= max(given - topic.reserved, 0)
                     topic.allow(given, now)
-                self._is_owed |= given < places
+                if given < places:
+                    self._is_owed = True
+                    break
 
     def _wanted(self, now: float) -> list[int]:
         if self._is_held:
@@ -350,8 +357,9 @@ def checked_weights(weights: object, topics: Sequence[str]) -> Sequence[float]:
 
 
 def _is_weight(weight: object) -> bool:
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    return is_number and _LEAST_WEIGHT <= weight <= _MOST_WEIGHT
+    if not isinstance(weight, int | float) or isinstance(weight, bool):
+        return False
+    return _LEAST_WEIGHT <= weight <= _MOST_WEIGHT
 
 
 def _has_used_up(flow: Flow, in_flight: int) -> bool:

@@ -314,6 +314,16 @@ def test_a_topic_that_did_not_use_its_places_does_not_make_up_for_it() -> None:
     assert counts[0] / counts[1] == pytest.approx(1, rel=0.1)
 
 
+def test_a_place_that_goes_to_and_fro_between_two_topics_is_also_for_a_third() -> None:
+    simulation = Simulation([2, 1, 1], 3, handlers=3, work=20)
+    first, second, _ = simulation.topics
+    first.waiting = second.waiting = 10**9
+    simulation.run(5)
+    busy(simulation).run(3)
+    counts = simulation.run(12)
+    assert [count / sum(counts) for count in counts] == pytest.approx([0.5, 0.25, 0.25], rel=0.1)
+
+
 def test_without_a_max_in_flight_there_is_one_for_each_connection() -> None:
     simulation = busy(Simulation([1, 1], None, nsqds=3, handlers=6))
     simulation.run(2)

@@ -175,7 +175,9 @@ def test_a_message_or_its_actor_says_the_group(broker: NsqBroker, link: FakeLink
 
 def test_the_group_of_an_actor_that_is_a_class_is_an_argument_of_its_method(broker: NsqBroker, link: FakeLink) -> None:
     class Charge(dramatiq.GenericActor):
-        Meta = type("Meta", (), {"broker": broker, "queue_name": "mails", "nsq_group_by": "account"})
+        Meta = type(  # type: ignore[assignment]  # dramatiq reads its attributes, and asks for no base class
+            "Meta", (), {"broker": broker, "queue_name": "mails", "nsq_group_by": "account"}
+        )
 
         def perform(self, account: str, amount: int) -> None: ...
 
