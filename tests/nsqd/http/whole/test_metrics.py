@@ -66,6 +66,8 @@ def test_every_family_and_its_kind(nsqd: Nsqd) -> None:
         "nsqd_channel_deferred": "gauge",
         "nsqd_channel_buried": "gauge",
         "nsqd_channel_clients": "gauge",
+        "nsqd_channel_max_in_flight": "gauge",
+        "nsqd_channel_in_flight_full_seconds": "gauge",
         "nsqd_channel_paused": "gauge",
         "nsqd_channel_policy_total": "counter",
         "nsqd_channel_oldest_message_age_seconds": "gauge",
