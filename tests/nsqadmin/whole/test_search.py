@@ -269,11 +269,17 @@ def test_who_may_not_operate_sees_why_and_is_refused(cluster: Cluster, tmp_path:
     reader = {"X-Forwarded-User": "reader"}
     finish_everything(cluster, "billing")
     with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}") as guarded:
-        eventually(lambda: guarded.http("GET", "/api/v2/topics/orders", headers=reader).status == 200)
-        shown = guarded.http("GET", "/topics/orders?tab=messages&filter=order_id", headers=reader).body.decode()
-        table = shown.partition('id="selection"')[2]
-        buttons = re.findall(r"<button[^>]*>(?:<svg.*?</svg>)?(?:<span[^>]*>)?Replay[^<]*", table)
-        assert len(buttons) == 52  # one for each row, for those selected, and for all hits
+
+        def page() -> str:
+            return guarded.http("GET", "/topics/orders?tab=messages&filter=order_id", headers=reader).body.decode()
+
+        def replays(shown: str) -> list[str]:
+            table = shown.partition('id="selection"')[2]
+            return re.findall(r"<button[^>]*>(?:<svg.*?</svg>)?(?:<span[^>]*>)?Replay[^<]*", table)
+
+        # One for each row, for the selected ones, and for all hits. At first, nsqadmin may not know the nodes yet.
+        shown = eventually(lambda: len(replays(it := page())) == 52 and it)
+        buttons = replays(shown)
         assert all("disabled title=" in button and "operator" in button for button in buttons)
         assert "Replaying is not possible: " in shown
         fields = {"topic": "orders", "messages": f"1@{name_of(cluster.nodes[0])}", "to": "channel:billing"}
