@@ -206,7 +206,8 @@ class BlockingProducer:
         states = self._states
         addresses = [address for address in states if address not in without]
         addresses.sort(key=lambda address: weight_of(address, group), reverse=True)
-        return sorted(addresses, key=lambda address: (bool(states[address]), self._link(address).rests_until > now))
+        resting = {address for address, link in self._links.items() if link.rests_until > now}
+        return sorted(addresses, key=lambda address: (bool(states[address]), address in resting))
 
     def _connected(self, *, without: Set[str] = frozenset()) -> _Link:
         """Return an open connection to any nsqd that isn't excluded."""
