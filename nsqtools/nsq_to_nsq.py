@@ -35,7 +35,8 @@ by default), so a crash of this tool duplicates nothing. That also applies to me
 to forward those, use nsq_replay.
 
 Several destinations get equal shares, and a message always goes to the same one if you give the same addresses, in any
-order; so do all messages of a group (nsq-group). A failed destination is left out for 30 s, or longer if it fails again; meanwhile its messages go to the others.
+order. All messages of a group (nsq-group) go to one destination, too, so a large group makes the shares unequal. A
+failed destination is left out for 30 s, or longer if it fails again; meanwhile its messages go to the others.
 So a message can end up at two destinations: if this tool dies before it has finished the message and then chooses
 another destination, because one has failed or is back, or because you have added or removed one; or if a destination
 hangs for more than a minute after storing the message. With --mode=epsilon-greedy each try can go elsewhere, so each

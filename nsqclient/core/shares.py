@@ -22,7 +22,7 @@ message arrives, the next turn is again for the topic that has received least. A
 after QUIET, and then waits for TURN.
 
 A topic that doesn't use its places has no right to make up for it later, or it would have all turns for as long as it
-was idle. So it counts as having received as much as the least of those that have use for more (`_forgo`).
+was idle. So it counts as having received as much as the least served topic that has use for more (`_forgo`).
 
 Backoff is the consumer's, not a topic's, because a failing handler says nothing about a topic: all topics are held, and
 one of them is tested. It has the only place meanwhile, whatever its part or turn: if an idle topic kept the place, the
@@ -249,7 +249,7 @@ class Shares:
     def _forgo(self, topic: TopicShare) -> None:
         """Count what a topic could have had if it had had messages."""
         others = [it.served for it in self.topics if it is not topic and it.wants_more]
-        # If none has use for more, each has had all it wanted, and none is behind.
+        # If none has use for more, each has had all it wanted.
         enough = min(others) if others else max(it.served for it in self.topics)
         topic.served = max(topic.served, enough)
 
@@ -320,7 +320,7 @@ class Shares:
 def parts_by_weight(most: int, weights: Sequence[float], demands: Sequence[float]) -> list[float]:
     """Share `most` by weight. Who demands less than its part leaves the rest to the others.
 
-    If there is enough for all demands, nobody leaves anything to others that don't need it.
+    If there is enough for all demands, no topic gives up anything for others that don't need it.
     """
     differs = gt if sum(demands) <= most else lt
     parts = [0.0] * len(weights)

@@ -218,7 +218,7 @@ class DryRun:
         self._count("max_rate", taken - within)
 
     def put_in_flight(self, count: int, in_flight: int) -> None:
-        """Count those of the latest `count` deliveries that would have waited for a place.
+        """Count the deliveries among the latest `count` that would have waited for a place.
 
         `in_flight` is the number of messages in flight now. For example, with a limit of 3, 2 messages in flight and 5
         new deliveries, 4 of these would have waited.

@@ -19,7 +19,7 @@ def headers_of(fields: Iterable[tuple[bytes, bytes]], *, of_batch: bool) -> byte
     """Return the message's encoded headers; empty if there are none. Raises BadHeaders.
 
     The names in `fields` are in lower case. A batch's Content-Type is skipped: it describes the batch, not a message. A
-    group that nsqd wouldn't count is refused, because whoever writes a request by hand should hear of it.
+    group that nsqd wouldn't count is refused, because a person who writes a request by hand should see the error.
     """
     found: dict[str, bytes] = {}
     for field, value in fields:

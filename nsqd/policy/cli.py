@@ -30,7 +30,7 @@ _ABOUT: Final = """\
 Checks a policy file without a running nsqd. Prints every mistake with the line of its entry.
 With --topic, prints the keys that apply to the topic, and the line of the entry each one comes from.
 With --channel as well, also prints those of the channel.
-With --nodes, says what max_in_flight, which each node applies by itself, allows on so many nodes together.
+With --nodes, says what max_in_flight, which each node applies by itself, allows on that many nodes together.
 """
 
 _STATUS: Final = """\
