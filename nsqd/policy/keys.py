@@ -18,6 +18,8 @@ from nsqd.ack_option import Ack
 from nsqd.broker.rules import Overflow
 
 _MOST_ATTEMPTS: Final = 65_535  # the wire format has two bytes for attempts
+_LONGEST_GROUP: Final = 128  # bytes
+_HEAVIEST: Final = 1_000
 _RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -107,6 +109,17 @@ def _one_of(*words: str) -> Callable[[Any], str]:
     return parse
 
 
+def _weights(value: Any) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must name groups and their weights, such as {gold = 5}")
+    for group, weight in value.items():
+        if not 1 <= len(group.encode()) <= _LONGEST_GROUP:
+            raise ValueError(f"names of groups must have 1 to {_LONGEST_GROUP} bytes")
+        if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= _HEAVIEST:
+            raise ValueError(f"the weight of {group!r} must be a number from 1 to {_HEAVIEST}")
+    return tuple(sorted(value.items()))
+
+
 def parse_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
@@ -124,6 +137,11 @@ KEYS: Final[Mapping[str, Key]] = {
     "ttl": Key(About.CHANNELS, _longer_than_zero),
     "ttl_action": Key(About.CHANNELS, _one_of("drop", "bury"), ("ttl",)),
     "max_rate": Key(About.CHANNELS, _rate),
+    "max_in_flight_per_group": Key(About.CHANNELS, _whole(), may_be_dry=False),
+    "order": Key(About.CHANNELS, _one_of("group"), may_be_dry=False),
+    "share": Key(About.CHANNELS, _one_of("group"), may_be_dry=False),
+    "weights": Key(About.CHANNELS, _weights, ("share",), may_be_dry=False),
+    "max_held": Key(About.CHANNELS, _whole(), ("max_in_flight_per_group", "order", "share"), may_be_dry=False),
     "max_messages": Key(About.EITHER, _whole()),
     "max_bytes": Key(About.EITHER, _size_above_zero),
     "overflow": Key(About.EITHER, _one_of(*Overflow), ("max_messages", "max_bytes")),

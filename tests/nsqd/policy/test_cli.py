@@ -80,3 +80,11 @@ def test_a_file_is_called_as_it_was_spelled(path: Path) -> None:
 def test_wrong_arguments(path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert check(path, *arguments)[0] == NOT_READ
     assert "usage" in capsys.readouterr().err
+
+
+def test_a_rule_that_one_may_regret_is_warned_of(path: Path) -> None:
+    path.write_text("[[policy]]\norder = 'group'\n")
+    status, out, err = check(path)
+    assert (status, out) == (VALID, f"{path} is valid; entries: 1\n")
+    assert err.startswith(f"{path}:1: warning: order: without max_attempts, ")
+    assert err.count("\n") == 1
