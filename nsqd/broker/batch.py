@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _FRAME_TYPE_MESSAGE: Final = 2
 _FRAME_TYPE_HEADED: Final = 3  # the same, with headers between id and body
 _TTL: Final = b"\x07nsq-ttl"  # the encoded name of the header with a message's time to live in milliseconds
+_GROUP: Final = b"\x09nsq-group"  # the encoded name of the header with a message's group
+_LONGEST_GROUP: Final = 128  # bytes
 JUDGED_AT_ONCE: Final = 500  # messages; searching the headers of one takes 10 us if it has all 64
 _is_ttl: Final = re.compile(rb"[0-9]{1,15}").fullmatch
 _MILLISECOND: Final = 1_000_000  # nanoseconds
@@ -155,6 +157,16 @@ class Batch:
             self._may_expire = _TTL in self.headers
         return self._may_expire
 
+    def group_of(self, sequence: int) -> bytes | None:
+        """Return a message's group, b"" if it has none, or None if its `nsq-group` is no valid name."""
+        if not self.headers:
+            return b""
+        places, position = self._header_places(), sequence - self.base_sequence
+        group = value_of(_GROUP, self.headers, places[position], places[position + 1])
+        if group is None:
+            return b""
+        return group if 0 < len(group) <= _LONGEST_GROUP and _is_text(group) else None
+
     def expired_run(self, first: int, stop: int, timestamp: int) -> tuple[int, bool]:
         """Return (end, has_expired) of a run from `first`. At `timestamp`, all of its messages have expired, or none.
 
@@ -276,6 +288,17 @@ class Batch:
         pieces[2::4] = headers
         pieces[3::4] = bodies
         return pieces
+
+
+def _is_text(value: bytes) -> bool:
+    """Return whether this is UTF-8."""
+    if value.isascii():
+        return True
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 _MOST_IDS_AT_ONCE: Final = 512
