@@ -45,6 +45,9 @@ ChannelChange = (
     # before `end`, these messages wait and all from the cursor on that aren't skipped; later ones are left alone
     | tuple[Literal["restore"], str, str, int, int, Sequence[int], Sequence[int]]
     | tuple[Literal["skip"], str, str, int, int]  # [start, end) is never delivered to this channel
+    # [a, b, c, d ...]: the cursor is about to pass [a, b), [c, d) ... without delivering them, because of their groups;
+    # a `progress` follows in the same frame. An older version ignores this, so it takes them for delivered once.
+    | tuple[Literal["held"], str, str, Sequence[int]]
     # cursor, [a, b, c, d ...]: the cursor is here, and [a, b), [c, d) ... were finished
     | tuple[Literal["progress"], str, str, int, Sequence[int]]
     # attempts, sequences: these were delivered again; it was attempt number `attempts`

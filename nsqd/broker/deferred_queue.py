@@ -122,6 +122,10 @@ class DeferredQueue:
         found = [packed for packed in entries if packed >> _REST_BITS & SEQUENCE_MASK in wanted]
         return list(filter(None, _valid_deferrals(found, self._members)))
 
+    def delivered(self) -> BitMap64:
+        """Return the sequences that were delivered before they were deferred."""
+        return self._members.attempts.above_zero()
+
     def lowest(self) -> int | None:
         """Return the lowest sequence, or None if none is deferred."""
         return self._members.sequences.min() if self._members.count else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyroaring import BitMap64
 
 from nsqd.broker.backlog import Backlog, RedeliveryCounts, Restored, without
-from nsqd.broker.bitmaps import between, bitmap_of_ranges
+from nsqd.broker.bitmaps import between, bitmap_of_ranges, number_of_ranges, ranges_in
 
 if TYPE_CHECKING:
     from nsqd.broker.buried_queue import BuriedJob, BuriedSelection, Verb
@@ -94,14 +94,15 @@ def seek(channel: Channel, cursor: int) -> None:
 def backlog(channel: Channel, most: int) -> Backlog | None:
     """Return everything that the channel has to deliver, or None if that takes more than `most` ranges and messages."""
     ledger, end = channel.ledger, channel.feed.high_watermark
-    exceptions = len(ledger.skips) + len(ledger.in_flight) + len(ledger.retries) + len(ledger.deferred)
+    finished = ledger.finished_ahead()
+    exceptions = number_of_ranges(finished) + len(ledger.in_flight) + len(ledger.retries) + len(ledger.deferred)
     if exceptions + ledger.buried.count_ranges() > most:
         return None
     waiting = list(filter(None, ledger.waiting(channel.turn.wall_milliseconds)))
     return Backlog(
-        next=ledger.cursor,
+        next=ledger.oldest_ahead,
         end=end,
-        finished=without(ledger.skips, [sequence for sequence, _, _ in waiting]),
+        finished=without(ranges_in(finished), [sequence for sequence, _, _ in waiting]),
         requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
         deferred=[entry for entry in waiting if entry[2]],
         buried=ledger.buried.ranges(0, end),
@@ -172,7 +173,7 @@ def _waiting_among(channel: Channel, sequences: BitMap64, most: int) -> list[tup
     """Return (sequence, attempts, due_ms) of the waiting messages among these, or None if there are too many."""
     ledger = channel.ledger
     retried, deferred = ledger.retries.among(sequences), ledger.deferred.among(sequences)
-    ahead = ledger.ahead_among(sequences - retried - deferred)
+    ahead = ledger.held.among(sequences) | ledger.ahead_among(sequences - retried - deferred)
     if len(retried) + len(deferred) + len(ahead) > most or (deferred and len(ledger.deferred) > _LOOKED_AT * most):
         return None
     found = [(sequence, ledger.retries.attempts_of(sequence), 0) for sequence in retried]

@@ -73,6 +73,10 @@ class AttemptCounts:
             number >>= 1
             place += 1
 
+    def above_zero(self) -> BitMap64:
+        """Return the sequences whose number isn't 0."""
+        return BitMap64.union(*self._bits) if self._bits else BitMap64()
+
     def of_all(self, sequences: Sequence[int]) -> list[int]:
         """Return the numbers of these sequences, in the same order. Much faster than thousands of calls of `get`."""
         wanted, numbers, value = BitMap64(sequences), [0] * len(sequences), 1

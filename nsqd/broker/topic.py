@@ -334,7 +334,7 @@ class Topic:
                 self._note_no_keys()
         if not self.channels and not self.learning:
             self._drop_outdated()
-        low = passed = self.feed.high_watermark  # as from `low_watermark()` and `passed()`, but in one loop
+        low = passed = self.feed.high_watermark  # before `passed`, channels only need single messages: see `exceptions`
         for channel in self.channels.values():
             ledger = channel.ledger
             ledger.record_progress()
@@ -343,11 +343,11 @@ class Topic:
         self.log.release(low, passed)
 
     def passed(self) -> int:
-        """Return the slowest channel's cursor. Before it, channels only need single messages: see `exceptions`."""
+        """Return the first sequence that the slowest channel hasn't delivered, as the topic's limits count it."""
         passed = self.feed.high_watermark
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is None:
-                passed = min(passed, channel.ledger.cursor)
+                passed = min(passed, channel.ledger.oldest_ahead)
         return passed
 
     def rewind_to(self, sequence: int) -> None:
@@ -788,12 +788,13 @@ class Topic:
     def _without_lost(self, state: ChannelState) -> ChannelState:
         """Remove and count messages that are gone: neither a segment nor a compacted file has them."""
         first, next_readable = self.log.first, self.log.next_readable
-        places = chain([state.waiting], state.buried.sequences())
+        places: Iterator[Iterable[int]] = chain([state.waiting, state.held], state.buried.sequences())
         early = [sequence for piece in places for sequence in piece if sequence < first]
         lost = [sequence for sequence in early if next_readable(sequence) != sequence]
         if lost:
             for sequence in lost:
                 if state.waiting.pop(sequence, None) is None:
+                    state.held.discard(sequence)
                     state.buried.remove(sequence)
             self._turn.lost[self.name] = self._turn.lost.get(self.name, 0) + len(lost)
         return state
