@@ -5,6 +5,7 @@ The channel decides, and its ledger keeps track of each message (ledger.py). A c
     ledger          where each message is, including `in_flight`: which consumer has it, and until when
     policy          the rules in force; `dry_run` has the rules that are only counted (policy.py)
     buried_queue    the buried messages, and the job that kicks or discards them
+    groups          which message comes next, if the policy has rules about groups (groups.py)
     consumers       the subscriptions that it delivers to
 
 operator_actions.py has the other operations, such as emptying or moving a channel.
@@ -15,6 +16,8 @@ if there are no consumers. A message with a shorter time in its `nsq-ttl` header
 
 **How limits work.** If too many messages wait, we drop or bury the oldest, starting at the cursor. If the retries and
 deferred messages alone fill the limit, new messages are dropped or buried as they arrive.
+
+Held messages (groups.py) are older than the ones at the cursor, so both begin with them.
 
 Messages that were delivered before, are deferred, or were given back by an operator don't expire and aren't dropped,
 because someone still wants them.
@@ -29,9 +32,11 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from nsqcommon.wire.frames import LARGE
+from nsqd.broker.bitmaps import bitmap_of, number_of_ranges
 from nsqd.broker.buried import Note, note_of
 from nsqd.broker.buried_queue import BuriedQueue
 from nsqd.broker.consumer import Locality
+from nsqd.broker.groups import Groups
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
 from nsqd.broker.ledger import Ledger
@@ -40,6 +45,8 @@ from nsqd.broker.policy import dry_run_of, duration_text, policy_of, usage_of
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change
     from nsqd.broker.consumer import Consumer
@@ -65,6 +72,7 @@ _EXPIRED_AT_ONCE: Final = 200  # batches; after some milliseconds, other work ma
 _PASSED_AT_ONCE: Final = 50
 _BURIED_AT_ONCE: Final = 2_000  # messages over a limit
 _DROPPED_IN_TURN: Final = 1_000  # ranges that limits drop, over all channels; takes some milliseconds
+_MISSES: Final = 20  # groups whose next message isn't in memory; then other work may run
 _PAUSE_TO_LOAD: Final = 0.005  # seconds; by then the batch has probably been read
 _OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
 _NOT_ASKED: Final = -1  # milliseconds: the consumer has asked for no delay
@@ -149,6 +157,7 @@ class Channel:
         self.policy = policy_of(rules.in_force(), turn.now)
         self.dry_run = dry_run_of(rules.dry_run(), self.policy_counts, turn.now)
         self.is_ruled = rules is not NO_CHANNEL_RULES  # so that a delivery without rules checks one flag only
+        self.groups: Groups | None = None  # None: the policy has no rules about groups
         # Whether first deliveries are recorded in the journal immediately. They have to be if a limit drops messages:
         # otherwise a crash would make delivered messages new again, and the limit could drop them.
         self.records_deliveries = False
@@ -159,6 +168,7 @@ class Channel:
         self.requeue_count = 0
         self.latency = LatencyWindow(turn.latency, turn.now) if turn.latency is not None else None
         self.taken_by_locality = [0] * len(Locality)  # number of messages by the consumer's locality
+        self.renew_groups()
 
     @property
     def depth(self) -> int:
@@ -288,7 +298,8 @@ class Channel:
             self.ledger.record_progress(urgent=True)
 
     def _distribute_ruled(self, now: float) -> int:
-        taken = self._distribute(self.policy.allowed(self.ledger.depth, now), now)
+        available = self.ledger.depth if self.groups is None else self._prepare_groups(self.groups, now)
+        taken = self._distribute(self.policy.allowed(available, now), now)
         self.dry_run.delivered(taken, now)
         self.policy.spend(taken)
         if self.consumers and self.ledger.depth and (later := self.policy.next_delivery(now)) is not None:
@@ -315,7 +326,7 @@ class Channel:
             may_want_more = self.turn.prefers_near_consumers
             for position, consumer in enumerate(ready):
                 room, share = consumer.room, -(-available // (len(ready) - position))
-                if self.ledger.retries.members.count:
+                if self.ledger.retries.members.count or self.ledger.held.total or self.groups is not None:
                     taken = self._take_both(consumer, min(room, share), now)
                 else:
                     taken = self._take_new(consumer, min(room, share), now)
@@ -330,22 +341,39 @@ class Channel:
         return wanted - available
 
     def _take_both(self, consumer: Consumer, limit: int, now: float) -> int:
-        """Deliver up to `limit` messages to one consumer: half retries and half new ones, so that neither starves."""
+        """Deliver up to `limit` messages to one consumer: half retries and half new ones, so that neither starves.
+
+        With groups, half comes from the groups that have something waiting.
+        """
         if limit == 1:
             self._retry_first = not self._retry_first
-            first, second = self._take_retries, self._take_new
-            if not self._retry_first:
-                first, second = second, first
-            return first(consumer, 1, now) or second(consumer, 1, now)
-        taken = self._take_retries(consumer, limit - limit // 2, now)
+            if self._retry_first and (taken := self._take_waiting(consumer, 1, now)):
+                return taken
+            return self._take_undelivered(consumer, 1, now) or self._take_waiting(consumer, 1, now)
+        taken = self._take_waiting(consumer, limit - limit // 2, now)
         if consumer.room > 0:
-            taken += self._take_new(consumer, limit - taken, now)
-        return taken + self._take_retries(consumer, limit - taken, now)
+            taken += self._take_undelivered(consumer, limit - taken, now)
+        return taken + self._take_waiting(consumer, limit - taken, now)
+
+    def _take_waiting(self, consumer: Consumer, limit: int, now: float) -> int:
+        if self.groups is None:
+            return self._take_retries(consumer, limit, now)
+        return self._take_from_groups(self.groups, consumer, limit, now)
+
+    def _take_undelivered(self, consumer: Consumer, limit: int, now: float) -> int:
+        """Deliver up to `limit` new messages. Held ones come first, unless they are in the queue of their group."""
+        taken = 0
+        if self.ledger.held.total and (self.groups is None or self.groups.unsorted):
+            taken = self._take_held(consumer, limit, now)
+            is_done = not (self.ledger.held.total if self.groups is None else self.groups.unsorted)
+            if not is_done or taken >= limit or consumer.room <= 0:
+                return taken
+        return taken + self._take_new(consumer, limit - taken, now)
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
         """Deliver up to `limit` new messages to a consumer that has room. Return how many it took from the cursor."""
         ledger, end = self.ledger, self.feed.high_watermark
-        ttl = self.policy.ttl if self.is_ruled else None
+        ttl, groups = (self.policy.ttl, self.groups) if self.is_ruled else (None, None)
         taken = deferred = expired = 0
         while taken < limit:
             cursor = ledger.advance()
@@ -392,6 +420,13 @@ class Channel:
                     self.wake_at(now)
                     break
                 most = min(most, stop - cursor)
+            if groups is not None:
+                stop = groups.admit(batch, cursor, min(ledger.run_end(batch), cursor + most))
+                if stop == cursor:
+                    if self._hold_messages(groups, batch, cursor):
+                        continue
+                    break
+                most = stop - cursor
             stop = ledger.take_run(batch, most)
             taken += stop - cursor
             if self.is_ruled:
@@ -403,6 +438,206 @@ class Channel:
             if taken < limit and consumer.room <= 0:
                 break
         return taken
+
+    # Groups
+
+    def renew_groups(self) -> None:
+        """Begin anew with the groups, because the rules about them or the places of many messages have changed."""
+        former, rules = self.groups, self.policy.rules
+        if former is not None:
+            former.clear(self.turn.reclaimer)
+        self.groups = Groups(self.ledger, rules) if rules.has_groups else None
+
+    def _prepare_groups(self, groups: Groups, now: float) -> int:
+        """Learn and sort what has to be, before a delivery. Return about how many messages can be delivered."""
+        groups.begin(now)
+        groups.note_full(self.turn.timestamp)
+        room = sum([max(0, consumer.room) for consumer in self.consumers])
+        if not room:
+            return 0
+        self._learn_groups(groups)
+        if groups.has_to_learn and not groups.may_sort:
+            self.wake_at(now)
+        if groups.is_learning:
+            return 0  # in a later turn, or when the log has read a batch and calls `Broker.loaded`
+        groups.choose_way(room)
+        if groups.sorts:
+            self._take_undelivered(self.consumers[0], 1, now)  # this delivers nothing
+        if groups.ignored:
+            self._count("nsq-group ignored", groups.ignored)
+            groups.ignored = 0
+        return groups.available
+
+    def _learn_groups(self, groups: Groups) -> None:
+        """Learn the groups of messages that were delivered before, or that are due, as far as they are in memory."""
+        ledger = self.ledger
+        while (sequence := groups.next_to_learn()) >= 0:
+            batch = ledger.batch_of(sequence) if not ledger.is_lost(sequence) else None
+            if batch is None and not (ledger.is_lost(sequence) or ledger.is_refused(sequence)):
+                break
+            groups.learn(sequence, batch)
+
+    def _hold_messages(self, groups: Groups, batch: Batch, cursor: int) -> bool:
+        """Hold messages at the cursor whose groups may not have them now. Return whether to go on at the new cursor."""
+        if not groups.may_sort:
+            self.wake_at(self.turn.now)
+            return False
+        stop = groups.sort(batch, cursor, min(self.ledger.run_end(batch), cursor + groups.room))
+        if stop == cursor:
+            return False  # because of `max_held`
+        self.ledger.hold(stop)
+        return True
+
+    def _take_held(self, consumer: Consumer, limit: int, now: float) -> int:
+        """Deliver up to `limit` held messages that are in no group's queue, or put them there. The oldest come first.
+
+        There are such messages after a restart, and when the rules about groups have changed.
+        """
+        ledger, groups = self.ledger, self.groups
+        taken = passed = 0
+        while taken < limit:
+            sequence = ledger.held.lowest() if groups is None else groups.first_unsorted()
+            if sequence is None:
+                break
+            if passed >= _EXPIRED_AT_ONCE or (groups is not None and not groups.may_sort):
+                self.wake_at(now)
+                break
+            batch = None if ledger.is_lost(sequence) else ledger.batch_of(sequence)
+            if batch is None:
+                if not self._give_up_held(sequence):
+                    break
+                passed += 1
+                continue
+            end = ledger.held.run_end(sequence, batch.end_sequence)
+            stop, why = self._judge_held(batch, sequence, end)
+            if why:
+                self._expire_held(batch, bitmap_of(sequence, stop), why)
+                passed += 1
+                continue
+            stop = min(stop, sequence + limit - taken)
+            if groups is not None and (stop := groups.admit(batch, sequence, stop)) == sequence:
+                groups.sort(batch, sequence, end)
+                continue
+            self._deliver_held(consumer, batch, sequence, stop, now)
+            taken += stop - sequence
+            if consumer.room <= 0:
+                break
+        return taken
+
+    def _give_up_held(self, sequence: int) -> bool:
+        """Finish a held message that the log has lost, or defer one that the disk refuses to read.
+
+        Returns False if it just isn't in memory yet.
+        """
+        if self.ledger.is_lost(sequence):
+            self.ledger.drop_lost(sequence)
+        elif self.ledger.is_refused(sequence):
+            self._put_off(sequence)
+        else:
+            return False
+        return True
+
+    def _take_from_groups(self, groups: Groups, consumer: Consumer, limit: int, now: float) -> int:
+        """Deliver up to `limit` messages of groups that have something waiting: held ones and retries."""
+        ledger = self.ledger
+        taken = misses = passed = 0
+        groups.look_beyond()
+        while taken < limit and consumer.room > 0:
+            sequence = groups.next()
+            if sequence < 0:
+                if groups.is_behind:
+                    self.wake_at(now)
+                break
+            if misses >= _MISSES:
+                break  # when the log has read a batch for one of them, it calls `Broker.loaded`
+            if passed >= _EXPIRED_AT_ONCE:
+                self.wake_at(now)
+                break
+            is_retry = sequence in ledger.retries
+            batch = None if ledger.is_lost(sequence) else ledger.batch_of(sequence)
+            if batch is None:
+                if self._give_up_waiting(groups, sequence, is_retry=is_retry):
+                    passed += 1
+                else:
+                    groups.set_aside()
+                    misses += not ledger.is_refused(sequence)
+            elif is_retry:
+                taken += self._retry_of_group(groups, consumer, batch, sequence, now)
+            else:
+                _, why = self._judge_held(batch, sequence, sequence + 1)
+                if why:
+                    groups.drop(sequence, is_retry=False)
+                    self._expire_held(batch, bitmap_of(sequence, sequence + 1), why)
+                    passed += 1
+                    continue
+                groups.take(sequence, is_retry=False)
+                self._deliver_held(consumer, batch, sequence, sequence + 1, now)
+                taken += 1
+        return taken
+
+    def _give_up_waiting(self, groups: Groups, sequence: int, *, is_retry: bool) -> bool:
+        """Do the same as `_give_up_held` with the message from `groups.next`.
+
+        If the later messages of its group have to wait for it, they wait until the disk can read it. Returns False if the
+        whole group waits for a read.
+        """
+        is_lost = self.ledger.is_lost(sequence)
+        if not is_lost and (groups.keeps_order_of_next() or not self.ledger.is_refused(sequence)):
+            return False
+        groups.drop(sequence, is_retry=is_retry)
+        if is_lost:
+            self.ledger.drop_lost(sequence)
+        else:
+            self._put_off(sequence)
+        return True
+
+    def _retry_of_group(self, groups: Groups, consumer: Consumer, batch: Batch, sequence: int, now: float) -> int:
+        """Deliver the retry from `groups.next`, or bury it because its attempts are used up. Return 1 or 0."""
+        attempts = self.ledger.take_retry(sequence)
+        if (reason := self.policy.last_attempt(attempts)) is not None:
+            groups.drop(sequence, is_retry=True)
+            self._bury(places_in(batch, sequence, sequence + 1, attempts), Note(reason, ""))
+            return 0
+        groups.take(sequence, is_retry=True)
+        attempts = attempts + 1 & 0xFFFF
+        if consumer.sample_rate:
+            self._deliver_sample(consumer, batch, sequence, sequence + 1, attempts, now, retry=True)
+        else:
+            self._deliver(consumer, batch, sequence, sequence + 1, attempts, now, retry=True)
+        return 1
+
+    def _judge_held(self, batch: Batch, first: int, stop: int) -> tuple[int, str]:
+        """Return the end of a run of held messages from `first`, and the time to live that they have exceeded, or ""."""
+        policy = self.policy
+        if policy.ttl is not None and policy.has_expired(batch, self.turn.timestamp):
+            return stop, duration_text(policy.ttl)
+        if batch.headers and batch.may_expire:
+            end, is_over = batch.expired_run(first, stop, self.turn.timestamp)
+            return end, "its nsq-ttl" if is_over else ""
+        return stop, ""
+
+    def _deliver_held(self, consumer: Consumer, batch: Batch, first: int, stop: int, now: float) -> None:
+        """Deliver held messages for the first time. If there are groups, `admit` or `take` have taken their places."""
+        self.ledger.take_held(first, stop)
+        if self.is_ruled:
+            self.dry_run.delivered_new(batch, stop - first, self.turn.timestamp)
+        if consumer.sample_rate:
+            self._deliver_sample(consumer, batch, first, stop, 1, now, retry=False)
+        else:
+            self._deliver(consumer, batch, first, stop, 1, now, retry=False)
+
+    def _put_off(self, sequence: int) -> None:
+        """Do the same as `_put_off_new` with a held message or a retry."""
+        due_ms = self._put_off_until_ms
+        self.ledger.put_off(sequence, self.turn.due_from_wall(due_ms), due_ms)
+        self.set_alarm()
+
+    def _left_flight(self, message_id: bytes, sequence: int) -> None:
+        """Note that a message isn't in flight any more, and not finished."""
+        if self.groups is not None:
+            self.groups.leave(message_id, sequence)
+
+    # Retries
 
     def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
         ledger, retries = self.ledger, self.ledger.retries
@@ -469,6 +704,8 @@ class Channel:
                     self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
                 self.taken_by_locality[consumer.locality] += counts
                 self.ledger.finish_unseen(sequence, sequence + 1)
+                if self.groups is not None:
+                    self.groups.give_up_place(sequence)
                 keep_from = sequence + 1
         if keep_from < stop:
             self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
@@ -492,6 +729,8 @@ class Channel:
         if self.is_ruled:
             self.policy.note_deliveries(count, now)
             self.dry_run.policy.note_deliveries(count, now)
+            if self.groups is not None:
+                self.groups.deliver(first, ids)
         deadline = now + consumer.msg_timeout
         in_flight = self.in_flight
         in_flight.add(ids, Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp))
@@ -521,6 +760,9 @@ class Channel:
         if done:
             consumer.in_flight -= done
             consumer.finish_count += done
+            if self.groups is not None:
+                # An id that has failed may still be in flight, for another consumer.
+                self.groups.finish([it for it in ids if self.in_flight.owner(it) is None] if failures else ids)
             self.ledger.note_progress()
             self.turn.to_deliver[self] = None
         return failures
@@ -543,6 +785,7 @@ class Channel:
         if not isinstance(delivery, Delivery):
             return delivery
         sequence = delivery.sequence_of(message_id)
+        self._left_flight(message_id, sequence)
         if counts:
             self._settle_failed([(sequence, delivery)], "requeued", now, asked_ms=delay_ms)
         else:
@@ -562,6 +805,7 @@ class Channel:
         if not isinstance(delivery, Delivery):
             return delivery
         place = delivery.sequence_of(message_id), int(message_id, 16), delivery.attempts
+        self._left_flight(message_id, place[0])
         self._bury([place], _note_by(reason, consumer))
         consumer.in_flight -= 1
         self.schedule_delivery()
@@ -667,8 +911,11 @@ class Channel:
     def expire(self, now: float) -> None:
         """Handle the alarm: time out deliveries, release deferred messages, expire old ones, and set the next alarm."""
         ledger = self.ledger
+        if self.groups is not None:
+            self.groups.begin_turn(now)  # also if the time hasn't moved since the last one
         overdue = self.in_flight.expire(now)
-        for _, delivery in overdue:
+        for sequence, delivery in overdue:
+            self._left_flight(b"%016x" % (sequence - delivery.offset), sequence)
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
         self._settle_failed(overdue, "timed out", now)
@@ -700,8 +947,12 @@ class Channel:
         if ttl is None:
             return
         for _ in range(_EXPIRED_AT_ONCE):
+            if ledger.held.total and self._expire_oldest_held(ttl):
+                continue
             if ledger.advance() >= self.feed.high_watermark:
-                return  # `take_new` sets the next alarm
+                if not ledger.held.total:
+                    return  # `take_new` sets the next alarm
+                break
             if not self._pass_expired(ttl):
                 break
         else:
@@ -709,8 +960,35 @@ class Channel:
             ledger.record_progress()
             self.wake_at(now)
             return
-        pause = self.policy.rules.expiry_pause if ledger.batch_in_hand is not None else _PAUSE_TO_LOAD
-        self.wake_at(now + pause)
+        oldest = ledger.held.lowest()
+        is_read = ledger.batch_of(oldest) is not None if oldest is not None else ledger.batch_in_hand is not None
+        self.wake_at(now + (self.policy.rules.expiry_pause if is_read else _PAUSE_TO_LOAD))
+
+    def _expire_oldest_held(self, ttl: int) -> bool:
+        """Drop or bury the expired held messages of the oldest batch that has any. Return whether there were any."""
+        ledger, oldest = self.ledger, self.ledger.held.lowest()
+        assert oldest is not None
+        if ledger.is_lost(oldest):
+            ledger.drop_lost(oldest)
+            return True
+        batch = ledger.batch_of(oldest)
+        if batch is None or not self.policy.has_expired(batch, self.turn.timestamp):
+            return False
+        self._expire_held(batch, ledger.held.among(bitmap_of(oldest, batch.end_sequence)), duration_text(ttl))
+        return True
+
+    def _expire_held(self, batch: Batch, sequences: BitMap64, ttl: str) -> None:
+        """Bury or drop these held messages of a batch, because they have waited for longer than `ttl`."""
+        ledger = self.ledger
+        if self.policy.rules.ttl_buries and ledger.ephemeral_batches is None:
+            ledger.held.take_out(sequences)
+            base = batch.base_id - batch.base_sequence
+            places = [(sequence, base + sequence, 0) for sequence in sequences]
+            self._bury(places, Note(f"waited for more than {ttl} (ttl)", ""), has_failed=False)
+            self._count("ttl, buried", len(sequences))
+        else:
+            ledger.finish_held(sequences)
+            self._count("ttl, dropped", len(sequences))
 
     def _pass_expired(self, ttl: int) -> bool:
         """Drop or bury expired messages at the cursor: whole segments, or one batch. Return whether there were any.
@@ -755,11 +1033,15 @@ class Channel:
 
     def take_rules(self, rules: ChannelRules) -> None:
         """Apply these rules from now on."""
-        now = self.turn.now
+        now, former = self.turn.now, self.policy.rules
         self.policy = policy_of(rules.in_force(), now, self.policy)
         self.dry_run = dry_run_of(rules.dry_run(), self.policy_counts, now, self.dry_run)
         self.is_ruled = rules is not NO_CHANNEL_RULES
         self.records_deliveries = self.records_deliveries or self.policy.drops  # `limits_changed` follows
+        if self.policy.rules.about_groups != former.about_groups:
+            self.renew_groups()
+        elif self.groups is not None:
+            self.groups.follow_rules(self.policy.rules)
         if self.policy.ttl is not None:
             self.wake_at(now)
         self.schedule_delivery()
@@ -818,6 +1100,18 @@ class Channel:
     def _bury_oldest(self, count: int) -> int:
         """Bury up to `count` messages at the cursor. Return their number: fewer if the next must be read from disk."""
         ledger, buried = self.ledger, 0
+        while buried < count and (held := ledger.held.lowest()) is not None:
+            if ledger.is_lost(held):
+                ledger.drop_lost(held)
+                continue
+            batch = ledger.batch_of(held)
+            if batch is None:
+                self.wake_at(self.turn.now + _PAUSE_TO_LOAD)
+                return buried
+            stop = ledger.held.run_end(held, min(batch.end_sequence, held + count - buried))
+            ledger.held.take_out(bitmap_of(held, stop))
+            self._bury(places_in(batch, held, stop, 0), _OVERFLOWN, has_failed=False)
+            buried += stop - held
         while buried < count:
             oldest = ledger.advance()
             if oldest >= self.feed.high_watermark:
@@ -850,6 +1144,11 @@ class Channel:
 
     def _drop_next(self, count: int, end: int, cause: str) -> int:
         ledger, turn, dropped = self.ledger, self.turn, 0
+        if ledger.held.total:
+            dropped = self._drop_held(count, end)
+            if dropped < count and (oldest := ledger.held.lowest()) is not None and oldest < end:
+                self._count(cause, dropped)
+                return dropped  # a later turn drops more of them, and only then the messages at the cursor
         while dropped < count and (cursor := ledger.advance()) < end:
             if dropped and turn.ranges_dropped >= _DROPPED_IN_TURN:  # but always drop one, so that we get ahead
                 self.is_behind = True
@@ -862,6 +1161,22 @@ class Channel:
             dropped += stop - cursor
         self._count(cause, dropped)
         return dropped
+
+    def _drop_held(self, count: int, end: int) -> int:
+        """Drop the oldest `count` held messages before `end`, or fewer in this turn. Return their number."""
+        ledger, turn = self.ledger, self.turn
+        oldest = ledger.held.first(count, end)
+        left = max(1, _DROPPED_IN_TURN - turn.ranges_dropped)
+        ranges = number_of_ranges(oldest)
+        if is_cut := ranges > left:
+            oldest, ranges = oldest[:left], left
+        turn.ranges_dropped += ranges
+        ledger.finish_held(oldest)
+        if is_cut:
+            self.is_behind = True
+            ledger.record_progress()
+            self.wake_at(turn.now)
+        return len(oldest)
 
     def _go_on_dropping(self) -> None:
         """Continue dropping messages in the whole topic, unless this turn has dropped enough."""
@@ -893,11 +1208,13 @@ class Channel:
         if self.policy.ttl is not None:
             self.wake_at(self.turn.now)
         self.set_alarm()
+        self.renew_groups()
 
     def start_over(self) -> None:
         """Start over, because an operator has emptied the channel or moved its cursor."""
         self.buried_queue.drop_kick()  # a kick can't be undone, because none of its messages waits any more
         self._full_from = None
+        self.renew_groups()
         self.alarm = inf
         self.wake_at(self.turn.now if self.is_behind else self.buried_queue.next_step)  # dropping or a job continues
         for consumer in self.consumers:
@@ -914,6 +1231,9 @@ class Channel:
         self.turn.journal.forget(self.ledger)
         self.ledger.clear()  # an alarm may refer to the channel until the end of its longest delay
         self.buried_queue.clear()
+        if self.groups is not None:
+            self.groups.clear(self.turn.reclaimer)
+            self.groups = None
         self.alarm = inf
 
     # Figures

@@ -51,6 +51,8 @@ def least_finished(found: Iterable[CancelOutcome]) -> CancelOutcome:
 def cancel(channel: Channel, sequences: BitMap64) -> dict[CancelOutcome, int]:
     """Finish the waiting messages among these, and count the outcomes. All must be before the high watermark."""
     finished = channel.ledger.finish_waiting(sequences)
+    if channel.groups is not None:  # others of their groups may have waited for them
+        channel.schedule_delivery()
     return _found(channel.ledger, CancelOutcome.CANCELLED, len(finished), sequences - finished)
 
 
@@ -149,6 +151,7 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     due = channel.turn.due_from_wall
     again = [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
     ledger.restore_before(end, cursor, skipped, requeued, again, journalled)
+    channel.renew_groups()
     channel.schedule_delivery()
     channel.set_alarm()
     channel.topic.rewind_to(min(ledger.cursor, places.min()) if places else ledger.cursor)

@@ -1102,13 +1102,13 @@ BUGS: Final = (
         "nsqd/broker/channel.py",
         (
             (
-                "        ledger, buried = self.ledger, 0\n        while buried < count:\n",
+                "        ledger, buried = self.ledger, 0\n        while buried < count and (held",
                 "        ledger, buried = self.ledger, 0\n"
                 "        if ledger.retries and (known := ledger.batch_of(ledger.retries.peek()[0])) is not None:\n"
                 "            first, stop, attempts = ledger.take_retries(count, known)\n"
                 "            self._bury(places_in(known, first, stop, attempts), _OVERFLOWN, has_failed=False)\n"
                 "            return stop - first\n"
-                "        while buried < count:\n",
+                "        while buried < count and (held",
             ),
         ),
         ("simulation",),

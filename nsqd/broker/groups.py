@@ -1,0 +1,605 @@
+"""Which message comes next when it matters to which group a message belongs: limits, order and fair shares.
+
+A message's group is its header `nsq-group`. The policy has three rules about groups, in any combination:
+
+    max_in_flight_per_group = 2     at most two messages of each group are in flight
+    order = "group"                 one at a time, in the order of the log; a failed message holds up the later ones
+    share = "group"                 groups take turns; one with a weight gets more messages in its turn
+
+Messages without a group have neither order nor limit. For `share`, they are one group together.
+
+**Where a message of a group waits.** One group must not make the others wait. So the cursor passes over a message that
+can't go now, and the message is *held* (held.py):
+
+                     it may go
+    at the cursor ────────────────────────────► in flight ──── FIN ──► gone
+          │                                      ▲     │
+          │ it may not                           │     │ requeued, timed out
+          ▼                                      │     ▼
+    held, in its group's queue ──── ring ────────┴── again, or later (deferred)
+
+The *ring* has the groups that have something waiting and a free place. They take turns, and the turn of one group also
+ends with the messages that its weight allows (deficit round robin). Without `share`, the cursor and the ring take turns
+like new messages and retries elsewhere, so most messages of a channel whose consumers keep up never are held. With
+`share`, we first *sort* all messages up to the high watermark into the groups' queues, some thousands in each turn:
+otherwise the million messages of one customer would hide the next customer's.
+
+For example, with `order`, 1 and 2 are of group a, and 3 is of group b. Two consumers get 1 and 3, and 2 is held. When 1 is
+finished, a goes onto the ring, and 2 is delivered. If 1 is requeued instead, 1 comes again before 2; if it is requeued
+with a delay, 2 waits until then. If 1 is buried, it holds up nothing, and when it is kicked, it comes before all that
+waits in its group.
+
+**Nobody tells this class what has become of a message**, except consumers' answers. The ledger knows each message's place,
+and `follow` looks for the differences since the last delivery: a few comparisons of bitmaps. So a new way to cancel or
+move messages can't forget a group. Everything here can be rebuilt from the ledger and the log, and is, when nsqd starts
+or the rules change (`Channel.renew_groups`):
+
+- Held messages are *unsorted* at first. We read them from the log, lowest first, before the cursor moves on.
+- With `order`, a message that was delivered before holds up its group wherever it waits, so we have to *learn* the groups
+  of all of them before the first delivery. With a limit, the same goes for the messages in flight. Both are done in
+  slices.
+
+So the journal has the numbers of the held messages (`held`), and no names of groups.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, Final, final
+
+from pyroaring import BitMap64
+
+from nsqd.broker.held import HeldQueue
+from nsqd.broker.queue_members import SEQUENCE_BITS, SEQUENCE_MASK
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+    from nsqd.broker.ledger import Ledger
+    from nsqd.broker.reclaimer import Reclaimer
+    from nsqd.broker.rules import ChannelRules
+
+MOST_HELD: Final = 20_000_000  # messages, unless the policy says otherwise: at most 100 MB
+# A group costs as much memory as some fifty held messages. So there are fewer groups than that allows, too, in case every
+# message has a group of its own. But a small `max_held` is only about messages.
+_HELD_FOR_A_GROUP: Final = 50
+_FEW_GROUPS: Final = 1_000
+_SORTED_IN_TURN: Final = 2_000  # messages that are held or learned; a few milliseconds
+_PASSED_IN_TURN: Final = 5_000  # stale entries
+_LISTED_AT_ONCE: Final = 5_000  # groups
+_NO_LIMIT: Final = 1 << 60
+_NOBODY: Final = b""  # stands for the group of messages without one
+
+
+@final
+class Group:
+    """A group with something in flight or waiting. Others are forgotten."""
+
+    __slots__ = ("deficit", "in_flight", "is_ready", "known", "name", "queue", "retry_is_next")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.in_flight = 0
+        self.queue = HeldQueue()
+        self.known = 0  # messages that wait again or later, and that we know to be of this group
+        self.deficit = 0  # messages that it may still deliver in its turn
+        self.is_ready = False  # on the ring, or set aside
+        self.retry_is_next = True  # alternates, so that neither retries nor held messages starve
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    name: bytes
+    held: int  # messages, including some that were cancelled and not passed yet
+    retries: int  # messages that wait again, or are deferred after a delivery
+    in_flight: int
+    oldest: int  # sequence of the first held message; -1: none
+
+
+@final
+class Groups:
+    """The groups of a channel whose policy has rules about them."""
+
+    __slots__ = (
+        "_again",
+        "_arrivals",
+        "_aside",
+        "_beyond",
+        "_flying",
+        "_going",
+        "_going_from",
+        "_groups",
+        "_is_ordered",
+        "_known",
+        "_later",
+        "_later_seen",
+        "_ledger",
+        "_left",
+        "_limit",
+        "_most_groups",
+        "_most_held",
+        "_passed",
+        "_retries_seen",
+        "_ring",
+        "_sorted",
+        "_to_learn",
+        "_turn_of",
+        "_unknown",
+        "_weights",
+        "full_since",
+        "ignored",
+        "shares",
+        "sorts",
+        "unsorted",
+    )
+
+    def __init__(self, ledger: Ledger, rules: ChannelRules) -> None:
+        self._ledger = ledger
+        self._is_ordered = rules.order is not None
+        self._limit = 1 if self._is_ordered else rules.max_in_flight_per_group or _NO_LIMIT
+        self.shares = rules.share is not None
+        self.sorts = False  # whether new messages are held even if they could go; see `choose_way`
+        self.full_since: int | None = None  # wall clock, nanoseconds: since when the cursor waits because of `max_held`
+        self.ignored = 0  # messages whose `nsq-group` is no valid name, since the channel last took the number
+        self.follow_rules(rules)
+        self._groups: dict[bytes, Group] = {}
+        self._ring: deque[Group] = deque()
+        self._aside: list[Group] = []  # their next message has to be read from disk
+        self._beyond: list[Group] = []  # the cursor hasn't passed their next message yet
+        # In flight: the wire id of each message, because FINs have only that.
+        self._flying: dict[bytes, Group] = {}
+        self._going: list[Group] = []  # of the messages that are just being delivered, from `_going_from` on
+        self._going_from = 0
+        self._left: list[int] = []  # not in flight any more since the last `follow`, and not finished
+        # Waiting again, or deferred after a delivery, by sequence
+        self._known: dict[int, Group] = {}
+        self._again: dict[Group, list[int]] = {}  # heaps of retries; with `order` by sequence, else as they arrived
+        self._later: dict[Group, list[int]] = {}  # heaps of deferred messages that hold up their group
+        self._arrivals = 0
+        self._retries_seen = BitMap64()  # the retries as of the last `follow`
+        self._later_seen = BitMap64()  # known messages that were deferred then
+        self._unknown = BitMap64()  # retries whose group we don't know yet
+        # What an earlier process, or this channel without these rules, has left
+        self.unsorted = ledger.held.all()
+        self._to_learn = BitMap64()  # their groups must be known before the first delivery
+        if self._limit < _NO_LIMIT:
+            self._to_learn |= ledger.in_flight.all()
+        if self._is_ordered:
+            self._to_learn |= ledger.retries.members.sequences | ledger.deferred.delivered()
+        # In this turn
+        self._turn_of = -1.0
+        self._sorted = 0
+        self._passed = 0
+
+    def follow_rules(self, rules: ChannelRules) -> None:
+        """Use these weights and this `max_held` from now on. Any other change needs a new object."""
+        self._weights = {name.encode(): weight for name, weight in rules.weights}
+        self._most_held = rules.max_held or MOST_HELD
+        self._most_groups = max(_FEW_GROUPS, self._most_held // _HELD_FOR_A_GROUP)
+
+    def clear(self, reclaimer: Reclaimer) -> None:
+        """Forget everything, because the channel begins anew."""
+        reclaimer.add(self._groups, self._flying, self._known, self._again, self._later)
+        self._ring.clear()
+
+    # Before a delivery
+
+    def begin(self, now: float) -> None:
+        """Take note of this turn, and of what has become of the messages since the last delivery."""
+        if now != self._turn_of:
+            self.begin_turn(now)
+        self._ring.extend(self._aside)
+        self._aside.clear()
+        self.follow()
+
+    def begin_turn(self, now: float) -> None:
+        self._turn_of, self._sorted, self._passed = now, 0, 0
+
+    def follow(self) -> None:
+        """Compare the ledger with what we know of it, so that each waiting message is where its group looks for it."""
+        ledger = self._ledger
+        retries = ledger.retries.members.sequences
+        candidates = self._later_seen
+        if self.unsorted:
+            self.unsorted = ledger.held.among(self.unsorted)
+        if self._left:
+            candidates = candidates | BitMap64(self._left)
+            self._left.clear()
+        if retries != self._retries_seen:
+            gone, fresh = self._retries_seen - retries, retries - self._retries_seen
+            self._retries_seen = retries.copy()
+            candidates = candidates | gone
+            self._take_retries(fresh)
+            self._unknown &= retries
+        if candidates:
+            self._take_deferred(ledger.deferred.among(candidates), candidates)
+        if self._to_learn:
+            wanted = self._to_learn
+            self._to_learn = ledger.in_flight.among(wanted) | retries & wanted | ledger.deferred.among(wanted)
+
+    def _take_retries(self, fresh: BitMap64) -> None:
+        known = BitMap64([it for it in fresh if it in self._known]) if self._known else BitMap64()
+        for sequence in known:
+            self._wait_again(sequence, self._known[sequence])
+        self._unknown |= fresh - known
+
+    def _take_deferred(self, deferred: BitMap64, candidates: BitMap64) -> None:
+        """Note which of the messages that left their place are deferred, and forget the ones that are gone."""
+        for sequence in candidates - deferred:
+            group = self._known.get(sequence)
+            if group is None:
+                continue
+            if sequence not in self._retries_seen:
+                self._forget(sequence, group)
+            self._look_at(group)  # it may have been held up by this message
+        fresh = deferred - self._later_seen
+        self._later_seen &= deferred
+        for sequence in fresh:
+            if (group := self._known.get(sequence)) is not None:
+                self._wait_later(sequence, group)
+
+    def _wait_again(self, sequence: int, group: Group) -> None:
+        """Note that a message of the group is among the retries."""
+        self._arrivals += 1
+        place = sequence if self._is_ordered else self._arrivals << SEQUENCE_BITS | sequence
+        heappush(self._again.setdefault(group, []), place)
+        self._look_at(group)
+
+    def _wait_later(self, sequence: int, group: Group) -> None:
+        """Note that a message of the group is deferred. It holds up the group only if there is an order to keep."""
+        self._later_seen.add(sequence)
+        if self._is_ordered:
+            heappush(self._later.setdefault(group, []), sequence)
+        self._look_at(group)
+
+    def _know(self, sequence: int, group: Group) -> None:
+        self._known[sequence] = group
+        group.known += 1
+
+    def _forget(self, sequence: int, group: Group) -> None:
+        del self._known[sequence]
+        group.known -= 1
+
+    def _look_at(self, group: Group) -> None:
+        """Put a group onto the ring if it has something waiting and a free place. Forget it if it has nothing at all."""
+        if group.is_ready:
+            return
+        if group.queue.count or group in self._again:
+            if group.in_flight < self._limit_of(group):
+                group.is_ready = True
+                self._ring.append(group)
+        elif not (group.in_flight or group.known):
+            self._later.pop(group, None)
+            self._groups.pop(group.name, None)
+
+    def _limit_of(self, group: Group) -> int:
+        return self._limit if group.name else _NO_LIMIT
+
+    @property
+    def may_sort(self) -> bool:
+        """Whether more messages may be sorted or learned in this turn."""
+        return self._sorted < _SORTED_IN_TURN
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether there are messages whose groups must be known before the first delivery."""
+        return bool(self._to_learn)
+
+    @property
+    def has_to_learn(self) -> bool:
+        """Whether there are messages whose groups we have to read from the log."""
+        return bool(self._to_learn) or bool(self._unknown)
+
+    def next_to_learn(self) -> int:
+        """Return the next message whose group we have to read from the log, or -1: none, or enough for this turn."""
+        if not self.may_sort:
+            return -1
+        if self._to_learn:
+            return self._to_learn.min()
+        return self._unknown.min() if self._unknown else -1
+
+    def learn(self, sequence: int, batch: Batch | None) -> None:
+        """Learn the group of the message from `next_to_learn`. None: it can't be read, so it counts as without a group."""
+        self._sorted += 1
+        ledger = self._ledger
+        self._to_learn.discard(sequence)
+        self._unknown.discard(sequence)
+        if sequence in self._known:
+            return
+        message_id = b"%016x" % (batch.base_id + sequence - batch.base_sequence) if batch is not None else b""
+        if ledger.in_flight.owner(message_id) is not None:
+            if message_id not in self._flying:
+                group = self._group(self._name(batch, sequence))
+                self._flying[message_id] = group
+                group.in_flight += 1
+        elif sequence in ledger.retries:
+            group = self._group(self._name(batch, sequence))
+            self._know(sequence, group)
+            if sequence in self._retries_seen:
+                self._wait_again(sequence, group)
+        elif sequence in ledger.deferred:
+            group = self._group(self._name(batch, sequence))
+            self._know(sequence, group)
+            self._wait_later(sequence, group)
+
+    def choose_way(self, room: int) -> None:
+        """Choose whether new messages are sorted first, for consumers with this much room.
+
+        If nothing waits in the groups, and there is room for all new messages, the order of arrival is fair, and faster.
+        """
+        ledger = self._ledger
+        self.sorts = self.shares and (ledger.held.total > 0 or bool(self._ring) or room < ledger.ahead)
+
+    @property
+    def available(self) -> int:
+        """About how many messages can be delivered now: ahead of the cursor, unsorted, or of groups on the ring."""
+        ledger = self._ledger
+        waiting = ledger.held.total + ledger.retries.members.count
+        ready = len(self._ring) * min(self._limit, waiting)
+        if (nobody := self._groups.get(_NOBODY)) is not None:
+            ready += nobody.queue.count + nobody.known
+        return ledger.ahead - ledger.held.total + min(len(self.unsorted) + ready, waiting)
+
+    # New messages
+
+    def first_unsorted(self) -> int | None:
+        """Return the oldest held message that is in no group's queue yet, or None."""
+        unsorted = self.unsorted
+        while unsorted:
+            if (sequence := unsorted.min()) in self._ledger.held:
+                return sequence
+            unsorted.discard(sequence)  # it has expired or the like since `follow`
+        return None
+
+    def admit(self, batch: Batch, first: int, stop: int) -> int:
+        """Take places for the run of messages from `first` up to `stop` that may go now. Return its end.
+
+        Deliver them right after this.
+        """
+        going: list[Group] = []
+        self._going, self._going_from = going, first
+        end = first if self.sorts else stop
+        for sequence in range(first, end):
+            name = batch.group_of(sequence)
+            group = self._group(name or _NOBODY)
+            if not self._may_go(group):
+                self._look_at(group)
+                end = sequence
+                break
+            if name is None:
+                self.ignored += 1
+            group.in_flight += 1
+            going.append(group)
+        if self.unsorted:
+            self.unsorted.remove_range(first, end)
+        return end
+
+    def sort(self, batch: Batch, first: int, stop: int) -> int:
+        """Put the run of messages from `first` up to `stop` that may not go now into their groups' queues.
+
+        Return its end, which comes early if this turn has sorted enough. The ledger has to hold these messages.
+        """
+        end = min(stop, first + _SORTED_IN_TURN - self._sorted)
+        for sequence in range(first, end):
+            name = batch.group_of(sequence)
+            group = self._group(name or _NOBODY)
+            if self._may_go(group):
+                self._look_at(group)
+                end = sequence
+                break
+            if name is None:
+                self.ignored += 1
+            group.queue.append(sequence)
+            self._look_at(group)
+        self._sorted += end - first
+        if self.unsorted:
+            self.unsorted.remove_range(first, end)
+        return end
+
+    def _may_go(self, group: Group) -> bool:
+        if self.sorts:
+            return False
+        if not group.name and not self.shares:
+            return True
+        if group.queue.count or group in self._again or group in self._later:
+            return False
+        return group.in_flight < self._limit_of(group)
+
+    @staticmethod
+    def _name(batch: Batch | None, sequence: int) -> bytes:
+        return (batch.group_of(sequence) or _NOBODY) if batch is not None else _NOBODY
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be held."""
+        return max(0, self._most_held - self._ledger.held.total) if len(self._groups) < self._most_groups else 0
+
+    def _group(self, name: bytes) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name)
+        return group
+
+    def note_full(self, timestamp: int) -> None:
+        """Update `full_since`."""
+        if self.room:
+            self.full_since = None
+        elif self.full_since is None:
+            self.full_since = timestamp
+
+    # Waiting messages, from the ring
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether this turn has passed too many stale entries, so that a later turn has to go on."""
+        return self._passed >= _PASSED_IN_TURN
+
+    def look_beyond(self) -> None:
+        """Have groups take part again if the cursor has passed their next message. Call this before `next`."""
+        if self._beyond:
+            groups, self._beyond = self._beyond, []
+            for group in groups:
+                self._look_at(group)
+
+    def next(self) -> int:
+        """Return the next message of the ring, held or among the retries. -1: none, or `is_behind`."""
+        ring = self._ring
+        while ring and not self.is_behind:
+            group = ring[0]
+            sequence = self._next_of(group) if group.in_flight < self._limit_of(group) else -1
+            if sequence >= 0:
+                if group.deficit <= 0:
+                    group.deficit = self._weights.get(group.name, 1)
+                return sequence
+            if not self.is_behind:
+                self._leave_ring(group)
+        return -1
+
+    def _leave_ring(self, group: Group) -> None:
+        self._ring.popleft()
+        group.is_ready, group.deficit = False, 0
+        if not (group.queue.count or group in self._again):
+            self._look_at(group)
+
+    def _next_of(self, group: Group) -> int:
+        """Return the group's next message, or -1. Drops stale entries before it."""
+        queue, again = group.queue, self._first_again(group)
+        while queue.count and queue.first not in self._ledger.held:
+            queue.pop()
+            self._passed += 1
+            if self.is_behind:
+                return -1
+        if self._is_ordered and group.name:
+            found = queue.first
+            if again >= 0 and (again < found or not queue.count):
+                found = again
+            if again == found and found >= self._first_unseen():
+                self._beyond.append(group)  # it was published with a delay, say, and earlier messages of its group
+                return -1  # may still come
+            later = self._first_later(group)
+            return found if later < 0 or found < later else -1
+        if again >= 0 and (group.retry_is_next or not queue.count):
+            return again
+        return queue.first
+
+    def _first_unseen(self) -> int:
+        """Return the sequence before which we know the groups of all messages that were never delivered."""
+        unsorted = self.first_unsorted()
+        return self._ledger.advance() if unsorted is None else unsorted
+
+    def _first_again(self, group: Group) -> int:
+        heap = self._again.get(group)
+        while heap:
+            sequence = heap[0] & SEQUENCE_MASK
+            if sequence in self._retries_seen and self._known.get(sequence) is group:
+                return sequence
+            heappop(heap)
+            self._passed += 1
+        self._again.pop(group, None)
+        return -1
+
+    def _first_later(self, group: Group) -> int:
+        heap = self._later.get(group)
+        while heap:
+            if heap[0] in self._later_seen and self._known.get(heap[0]) is group:
+                return heap[0]
+            heappop(heap)
+        self._later.pop(group, None)
+        return -1
+
+    def take(self, sequence: int, *, is_retry: bool) -> None:
+        """Take a place for the message from `next`, which is about to be delivered."""
+        group = self._drop(sequence, is_retry=is_retry)
+        group.in_flight += 1
+        group.retry_is_next = not is_retry
+        self._going, self._going_from = [group], sequence
+        group.deficit -= 1
+        if not (group.queue.count or group in self._again):
+            self._leave_ring(group)
+        elif not group.deficit:
+            self._ring.rotate(-1)
+
+    def drop(self, sequence: int, *, is_retry: bool) -> None:
+        """Forget the message from `next`, which isn't delivered but buried or finished."""
+        self._drop(sequence, is_retry=is_retry)
+
+    def _drop(self, sequence: int, *, is_retry: bool) -> Group:
+        group = self._ring[0]
+        if is_retry:
+            heappop(self._again[group])
+            if not self._again[group]:
+                del self._again[group]
+            self._retries_seen.discard(sequence)
+            self._forget(sequence, group)
+        else:
+            group.queue.pop()
+        return group
+
+    def keeps_order_of_next(self) -> bool:
+        """Return whether the later messages of the group of `next` have to wait for that one."""
+        return self._is_ordered and bool(self._ring[0].name)
+
+    def set_aside(self) -> None:
+        """Go on with other groups in this turn, because the message from `next` has to be read from disk."""
+        self._aside.append(self._ring.popleft())
+
+    # In flight
+
+    def deliver(self, first: int, ids: Sequence[bytes]) -> None:
+        """Note the wire ids of messages for which `admit` or `take` have taken places."""
+        start, flying = first - self._going_from, self._flying
+        for message_id, group in zip(ids, self._going[start : start + len(ids)], strict=True):
+            flying[message_id] = group
+
+    def give_up_place(self, sequence: int) -> None:
+        """Free the place of a message that is finished without a delivery, because its consumer samples."""
+        group = self._going[sequence - self._going_from]
+        group.in_flight -= 1
+        self._look_at(group)
+
+    def finish(self, ids: Sequence[bytes]) -> None:
+        """Free the places of finished messages."""
+        flying = self._flying
+        for message_id in ids:
+            group = flying.pop(message_id, None)
+            if group is not None:
+                group.in_flight -= 1
+                self._look_at(group)
+
+    def leave(self, message_id: bytes, sequence: int) -> None:
+        """Free the place of a message that isn't in flight any more, but not finished."""
+        group = self._flying.pop(message_id, None)
+        if group is None:
+            return
+        group.in_flight -= 1
+        if sequence not in self._known:
+            self._know(sequence, group)
+        self._left.append(sequence)
+
+    # Figures
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def largest(self, count: int) -> Iterator[tuple[GroupSnapshot, ...] | None]:
+        """Yield the groups with the most waiting messages, up to `count` of them, the largest first, as the last item.
+
+        Before that, yields None now and then, so that other work can run.
+        """
+        found: list[tuple[int, int, Group]] = []
+        for number, group in enumerate(list(self._groups.values())):
+            entry = group.queue.count + group.known + group.in_flight, -number, group
+            if len(found) < count:
+                heappush(found, entry)
+            elif found and entry[:2] > found[0][:2]:
+                heapreplace(found, entry)
+            if number % _LISTED_AT_ONCE == _LISTED_AT_ONCE - 1:
+                yield None
+        found.sort(reverse=True)
+        yield tuple([self._snapshot(group) for _, _, group in found])
+
+    def _snapshot(self, group: Group) -> GroupSnapshot:
+        queue = group.queue
+        return GroupSnapshot(group.name, queue.count, group.known, group.in_flight, queue.first)
