@@ -23,6 +23,7 @@ from nsqd.broker.rules import BackoffRule
 from tests.model.reference import ChannelModel, Entry, Place, TopicModel
 from tests.model.test_broker_model import BACKOFF, CHANNELS, LATE, LONG, OF_A_SEARCH, TOPICS, BrokerMachine
 from tests.support.lengths import new_chance, sized
+from tests.support.slices import MODEL_SLICES
 
 LIMITS = st.sampled_from([None, 1, 1, 2])
 _GROUPS: Final = ("a", "b", "a", "", "a", "c")  # of the messages, by their numbers: one group is larger than the others
@@ -110,8 +111,12 @@ class GroupsMachine(BrokerMachine):
         if self.now < other.not_before + LATE:
             return False  # the cursor may defer it again
         if other.attempts == 0 and (other.any_order or other.was_deferred or other.not_before):
-            # Its group may have to be read from disk, and the group need not wait for that.
-            return other.place is Place.WAITING and other.sequence >= self.store.logs[topic.name].cold_before
+            # Its group may have to be read from disk, or in a later slice, and the group need not wait for that.
+            return (
+                not MODEL_SLICES
+                and other.place is Place.WAITING
+                and other.sequence >= self.store.logs[topic.name].cold_before
+            )
         return other.place is Place.WAITING or self._overdue(other)
 
     def _may_wait(self, topic: TopicModel, model: ChannelModel, real: Channel) -> bool:
