@@ -466,6 +466,7 @@ class Channel:
         if groups.ignored:
             self._count("nsq-group ignored", groups.ignored)
             groups.ignored = 0
+        groups.look_beyond()
         return groups.available
 
     def _learn_groups(self, groups: Groups) -> None:

@@ -68,6 +68,7 @@ _HELD_FOR_A_GROUP: Final = 50
 _FEW_GROUPS: Final = 1_000
 _SORTED_IN_TURN: Final = 2_000  # messages that are held or learned; a few milliseconds
 _PASSED_IN_TURN: Final = 5_000  # stale entries
+_NAMED_AT_ONCE: Final = 500  # messages of a batch
 _LISTED_AT_ONCE: Final = 5_000  # groups
 _NO_LIMIT: Final = 1 << 60
 _NOBODY: Final = b""  # stands for the group of messages without one
@@ -77,12 +78,27 @@ _NOBODY: Final = b""  # stands for the group of messages without one
 class Group:
     """A group with something in flight or waiting. Others are forgotten."""
 
-    __slots__ = ("deficit", "in_flight", "is_ready", "known", "name", "queue", "retry_is_next")
+    __slots__ = (
+        "again",
+        "deficit",
+        "in_flight",
+        "is_ready",
+        "known",
+        "later",
+        "limit",
+        "name",
+        "queue",
+        "retry_is_next",
+    )
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, limit: int) -> None:
         self.name = name
+        self.limit = limit  # messages in flight
         self.in_flight = 0
-        self.queue = HeldQueue()
+        # None instead of empty ones, because most groups have neither, and a message may have a group of its own
+        self.queue: HeldQueue | None = None  # held messages
+        self.again: list[int] | None = None  # a heap of retries: with `order` by sequence, else as they arrived
+        self.later: list[int] | None = None  # a heap of deferred messages that hold up the others
         self.known = 0  # messages that wait again or later, and that we know to be of this group
         self.deficit = 0  # messages that it may still deliver in its turn
         self.is_ready = False  # on the ring, or set aside
@@ -103,7 +119,6 @@ class Groups:
     """The groups of a channel whose policy has rules about them."""
 
     __slots__ = (
-        "_again",
         "_arrivals",
         "_aside",
         "_beyond",
@@ -113,13 +128,14 @@ class Groups:
         "_groups",
         "_is_ordered",
         "_known",
-        "_later",
         "_later_seen",
         "_ledger",
         "_left",
         "_limit",
         "_most_groups",
         "_most_held",
+        "_named_from",
+        "_names",
         "_passed",
         "_retries_seen",
         "_ring",
@@ -148,6 +164,8 @@ class Groups:
         self._ring: deque[Group] = deque()
         self._aside: list[Group] = []  # their next message has to be read from disk
         self._beyond: list[Group] = []  # the cursor hasn't passed their next message yet
+        self._names: list[bytes] = []  # the groups of messages from `_named_from` on
+        self._named_from = 0
         # In flight: the wire id of each message, because FINs have only that.
         self._flying: dict[bytes, Group] = {}
         self._going: list[Group] = []  # of the messages that are just being delivered, from `_going_from` on
@@ -155,8 +173,6 @@ class Groups:
         self._left: list[int] = []  # not in flight any more since the last `follow`, and not finished
         # Waiting again, or deferred after a delivery, by sequence
         self._known: dict[int, Group] = {}
-        self._again: dict[Group, list[int]] = {}  # heaps of retries; with `order` by sequence, else as they arrived
-        self._later: dict[Group, list[int]] = {}  # heaps of deferred messages that hold up their group
         self._arrivals = 0
         self._retries_seen = BitMap64()  # the retries as of the last `follow`
         self._later_seen = BitMap64()  # known messages that were deferred then
@@ -181,7 +197,7 @@ class Groups:
 
     def clear(self, reclaimer: Reclaimer) -> None:
         """Forget everything, because the channel begins anew."""
-        reclaimer.add(self._groups, self._flying, self._known, self._again, self._later)
+        reclaimer.add(self._groups, self._flying, self._known)
         self._ring.clear()
 
     # Before a delivery
@@ -244,14 +260,18 @@ class Groups:
         """Note that a message of the group is among the retries."""
         self._arrivals += 1
         place = sequence if self._is_ordered else self._arrivals << SEQUENCE_BITS | sequence
-        heappush(self._again.setdefault(group, []), place)
+        if group.again is None:
+            group.again = []
+        heappush(group.again, place)
         self._look_at(group)
 
     def _wait_later(self, sequence: int, group: Group) -> None:
         """Note that a message of the group is deferred. It holds up the group only if there is an order to keep."""
         self._later_seen.add(sequence)
         if self._is_ordered:
-            heappush(self._later.setdefault(group, []), sequence)
+            if group.later is None:
+                group.later = []
+            heappush(group.later, sequence)
         self._look_at(group)
 
     def _know(self, sequence: int, group: Group) -> None:
@@ -266,16 +286,12 @@ class Groups:
         """Put a group onto the ring if it has something waiting and a free place. Forget it if it has nothing at all."""
         if group.is_ready:
             return
-        if group.queue.count or group in self._again:
-            if group.in_flight < self._limit_of(group):
+        if group.queue is not None or group.again is not None:
+            if group.in_flight < group.limit:
                 group.is_ready = True
                 self._ring.append(group)
         elif not (group.in_flight or group.known):
-            self._later.pop(group, None)
             self._groups.pop(group.name, None)
-
-    def _limit_of(self, group: Group) -> int:
-        return self._limit if group.name else _NO_LIMIT
 
     @property
     def may_sort(self) -> bool:
@@ -339,7 +355,7 @@ class Groups:
         waiting = ledger.held.total + ledger.retries.members.count
         ready = len(self._ring) * min(self._limit, waiting)
         if (nobody := self._groups.get(_NOBODY)) is not None:
-            ready += nobody.queue.count + nobody.known
+            ready += nobody.known + _held_by(nobody)
         return ledger.ahead - ledger.held.total + min(len(self.unsorted) + ready, waiting)
 
     # New messages
@@ -360,18 +376,18 @@ class Groups:
         """
         going: list[Group] = []
         self._going, self._going_from = going, first
-        end = first if self.sorts else stop
-        for sequence in range(first, end):
-            name = batch.group_of(sequence)
-            group = self._group(name or _NOBODY)
-            if not self._may_go(group):
-                self._look_at(group)
-                end = sequence
+        if self.sorts:
+            return first
+        groups, limit = self._groups, self._limit
+        for name in self._names_of(batch, first, stop):
+            group = groups.get(name)
+            if group is None:
+                group = groups[name] = Group(name, limit if name else _NO_LIMIT)
+            elif not self._may_go(group):
                 break
-            if name is None:
-                self.ignored += 1
             group.in_flight += 1
             going.append(group)
+        end = first + len(going)
         if self.unsorted:
             self.unsorted.remove_range(first, end)
         return end
@@ -381,18 +397,21 @@ class Groups:
 
         Return its end, which comes early if this turn has sorted enough. The ledger has to hold these messages.
         """
-        end = min(stop, first + _SORTED_IN_TURN - self._sorted)
-        for sequence in range(first, end):
-            name = batch.group_of(sequence)
-            group = self._group(name or _NOBODY)
-            if self._may_go(group):
-                self._look_at(group)
-                end = sequence
+        groups, end = self._groups, first
+        for name in self._names_of(batch, first, min(stop, first + _SORTED_IN_TURN - self._sorted)):
+            group = groups.get(name)
+            if group is None:
+                if not self.sorts:
+                    break
+                group = groups[name] = Group(name, self._limit if name else _NO_LIMIT)
+            elif self._may_go(group):
                 break
-            if name is None:
-                self.ignored += 1
-            group.queue.append(sequence)
-            self._look_at(group)
+            if group.queue is None:
+                group.queue = HeldQueue()
+            group.queue.append(end)
+            end += 1
+            if not group.is_ready:
+                self._look_at(group)
         self._sorted += end - first
         if self.unsorted:
             self.unsorted.remove_range(first, end)
@@ -403,9 +422,19 @@ class Groups:
             return False
         if not group.name and not self.shares:
             return True
-        if group.queue.count or group in self._again or group in self._later:
+        if group.queue is not None or group.again is not None or group.later is not None:
             return False
-        return group.in_flight < self._limit_of(group)
+        return group.in_flight < group.limit
+
+    def _names_of(self, batch: Batch, first: int, stop: int) -> list[bytes]:
+        """Return the groups of the messages from `first` up to `stop`, or of fewer of them."""
+        place = first - self._named_from
+        if not 0 <= place < len(self._names):
+            found = batch.groups(first, min(batch.end_sequence, first + _NAMED_AT_ONCE))
+            self.ignored += found.count(None)
+            self._names, self._named_from = [name or _NOBODY for name in found], first
+            place = 0
+        return self._names[place : place + stop - first]
 
     @staticmethod
     def _name(batch: Batch | None, sequence: int) -> bytes:
@@ -419,7 +448,7 @@ class Groups:
     def _group(self, name: bytes) -> Group:
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = Group(name)
+            group = self._groups[name] = Group(name, self._limit if name else _NO_LIMIT)
         return group
 
     def note_full(self, timestamp: int) -> None:
@@ -448,7 +477,7 @@ class Groups:
         ring = self._ring
         while ring and not self.is_behind:
             group = ring[0]
-            sequence = self._next_of(group) if group.in_flight < self._limit_of(group) else -1
+            sequence = self._next_of(group) if group.in_flight < group.limit else -1
             if sequence >= 0:
                 if group.deficit <= 0:
                     group.deficit = self._weights.get(group.name, 1)
@@ -460,53 +489,68 @@ class Groups:
     def _leave_ring(self, group: Group) -> None:
         self._ring.popleft()
         group.is_ready, group.deficit = False, 0
-        if not (group.queue.count or group in self._again):
+        if group.queue is None and group.again is None:
             self._look_at(group)
 
     def _next_of(self, group: Group) -> int:
         """Return the group's next message, or -1. Drops stale entries before it."""
-        queue, again = group.queue, self._first_again(group)
-        while queue.count and queue.first not in self._ledger.held:
-            queue.pop()
-            self._passed += 1
-            if self.is_behind:
-                return -1
+        again = self._first_again(group) if group.again is not None else -1
+        held = self._first_held(group) if group.queue is not None else -1
+        if self.is_behind:
+            return -1
         if self._is_ordered and group.name:
-            found = queue.first
-            if again >= 0 and (again < found or not queue.count):
+            found = held
+            if again >= 0 and (again < held or held < 0):
                 found = again
             if again == found and found >= self._first_unseen():
                 self._beyond.append(group)  # it was published with a delay, say, and earlier messages of its group
                 return -1  # may still come
-            later = self._first_later(group)
+            later = self._first_later(group) if group.later is not None else -1
             return found if later < 0 or found < later else -1
-        if again >= 0 and (group.retry_is_next or not queue.count):
+        if again >= 0 and (group.retry_is_next or held < 0):
             return again
-        return queue.first
+        return held
 
     def _first_unseen(self) -> int:
         """Return the sequence before which we know the groups of all messages that were never delivered."""
         unsorted = self.first_unsorted()
         return self._ledger.advance() if unsorted is None else unsorted
 
+    def _first_held(self, group: Group) -> int:
+        queue, held = group.queue, self._ledger.held
+        while queue is not None and not self.is_behind:
+            if queue.first in held:
+                return queue.first
+            self._passed += 1
+            queue = self._pop_held(group, queue)
+        return -1
+
+    @staticmethod
+    def _pop_held(group: Group, queue: HeldQueue) -> HeldQueue | None:
+        """Drop the first entry of the group's queue. Return the queue, if it has more."""
+        queue.pop()
+        if not queue.count:
+            group.queue = None
+        return group.queue
+
     def _first_again(self, group: Group) -> int:
-        heap = self._again.get(group)
+        heap = group.again
         while heap:
             sequence = heap[0] & SEQUENCE_MASK
             if sequence in self._retries_seen and self._known.get(sequence) is group:
                 return sequence
             heappop(heap)
             self._passed += 1
-        self._again.pop(group, None)
+        group.again = None
         return -1
 
     def _first_later(self, group: Group) -> int:
-        heap = self._later.get(group)
+        heap = group.later
         while heap:
             if heap[0] in self._later_seen and self._known.get(heap[0]) is group:
                 return heap[0]
             heappop(heap)
-        self._later.pop(group, None)
+        group.later = None
         return -1
 
     def take(self, sequence: int, *, is_retry: bool) -> None:
@@ -516,7 +560,7 @@ class Groups:
         group.retry_is_next = not is_retry
         self._going, self._going_from = [group], sequence
         group.deficit -= 1
-        if not (group.queue.count or group in self._again):
+        if group.queue is None and group.again is None:
             self._leave_ring(group)
         elif not group.deficit:
             self._ring.rotate(-1)
@@ -528,13 +572,15 @@ class Groups:
     def _drop(self, sequence: int, *, is_retry: bool) -> Group:
         group = self._ring[0]
         if is_retry:
-            heappop(self._again[group])
-            if not self._again[group]:
-                del self._again[group]
+            assert group.again is not None
+            heappop(group.again)
+            if not group.again:
+                group.again = None
             self._retries_seen.discard(sequence)
             self._forget(sequence, group)
         else:
-            group.queue.pop()
+            assert group.queue is not None
+            self._pop_held(group, group.queue)
         return group
 
     def keeps_order_of_next(self) -> bool:
@@ -549,9 +595,8 @@ class Groups:
 
     def deliver(self, first: int, ids: Sequence[bytes]) -> None:
         """Note the wire ids of messages for which `admit` or `take` have taken places."""
-        start, flying = first - self._going_from, self._flying
-        for message_id, group in zip(ids, self._going[start : start + len(ids)], strict=True):
-            flying[message_id] = group
+        start = first - self._going_from
+        self._flying.update(zip(ids, self._going[start : start + len(ids)], strict=True))
 
     def give_up_place(self, sequence: int) -> None:
         """Free the place of a message that is finished without a delivery, because its consumer samples."""
@@ -590,7 +635,7 @@ class Groups:
         """
         found: list[tuple[int, int, Group]] = []
         for number, group in enumerate(list(self._groups.values())):
-            entry = group.queue.count + group.known + group.in_flight, -number, group
+            entry = _held_by(group) + group.known + group.in_flight, -number, group
             if len(found) < count:
                 heappush(found, entry)
             elif found and entry[:2] > found[0][:2]:
@@ -601,5 +646,10 @@ class Groups:
         yield tuple([self._snapshot(group) for _, _, group in found])
 
     def _snapshot(self, group: Group) -> GroupSnapshot:
-        queue = group.queue
-        return GroupSnapshot(group.name, queue.count, group.known, group.in_flight, queue.first)
+        oldest = group.queue.first if group.queue is not None else -1
+        return GroupSnapshot(group.name, _held_by(group), group.known, group.in_flight, oldest)
+
+
+def _held_by(group: Group) -> int:
+    """Return how many messages the group's queue has."""
+    return group.queue.count if group.queue is not None else 0

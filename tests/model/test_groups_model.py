@@ -65,6 +65,7 @@ class GroupsMachine(BrokerMachine):
 
     def _change_rules(self, **rules: Any) -> None:
         self._finish_turn()
+        self.every_message_is_in_one_place()  # as the present rules have it
         self.policy.of_channels = replace(self.policy.of_channels, **rules)
         self.broker.rules_changed(list(self.broker.topics))
         self._finish_turn()
@@ -111,12 +112,9 @@ class GroupsMachine(BrokerMachine):
         if self.now < other.not_before + LATE:
             return False  # the cursor may defer it again
         if other.attempts == 0 and (other.any_order or other.was_deferred or other.not_before):
-            # Its group may have to be read from disk, or in a later slice, and the group need not wait for that.
-            return (
-                not MODEL_SLICES
-                and other.place is Place.WAITING
-                and other.sequence >= self.store.logs[topic.name].cold_before
-            )
+            # Its group, or that of one before it, may have to be read from disk or in a later slice. Nobody waits for that.
+            is_read = topic.name not in self.store.wanted and other.sequence >= self.store.logs[topic.name].cold_before
+            return is_read and not MODEL_SLICES and other.place is Place.WAITING
         return other.place is Place.WAITING or self._overdue(other)
 
     def _may_wait(self, topic: TopicModel, model: ChannelModel, real: Channel) -> bool:

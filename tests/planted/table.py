@@ -1016,8 +1016,8 @@ BUGS: Final = (
         "nsqd/broker/groups.py",
         (
             (
-                "        return group.in_flight < self._limit_of(group)\n",
-                "        return group.in_flight <= self._limit_of(group)\n",
+                "        return group.in_flight < group.limit\n",
+                "        return group.in_flight <= group.limit\n",
             ),
         ),
         ("groups model",),
@@ -1040,8 +1040,8 @@ BUGS: Final = (
         "nsqd/broker/groups.py",
         (
             (
-                "if again >= 0 and (again < found or not queue.count):",
-                "if again >= 0 and not queue.count:",
+                "if again >= 0 and (again < held or held < 0):",
+                "if again >= 0 and held < 0:",
             ),
         ),
         ("groups model",),
