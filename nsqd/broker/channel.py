@@ -452,7 +452,7 @@ class Channel:
         """Learn and sort what has to be, before a delivery. Return about how many messages can be delivered."""
         groups.begin(now)
         groups.note_full(self.turn.timestamp)
-        room = sum([max(0, consumer.room) for consumer in self.consumers])
+        room = self.policy.allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)
         if not room:
             return 0
         self._learn_groups(groups)

@@ -536,6 +536,8 @@ class Groups:
     def _first_again(self, group: Group) -> int:
         heap = group.again
         while heap:
+            if self.is_behind:
+                return -1
             sequence = heap[0] & SEQUENCE_MASK
             if sequence in self._retries_seen and self._known.get(sequence) is group:
                 return sequence
@@ -588,7 +590,7 @@ class Groups:
         return self._is_ordered and bool(self._ring[0].name)
 
     def set_aside(self) -> None:
-        """Go on with other groups in this turn, because the message from `next` has to be read from disk."""
+        """Leave out the group of `next` until the next `begin`, because its message has to be read from disk."""
         self._aside.append(self._ring.popleft())
 
     # In flight

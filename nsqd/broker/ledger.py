@@ -663,7 +663,8 @@ class Ledger:
 
     def move(self, sequences: BitMap64, due: int, due_ms: int) -> BitMap64:
         """Make the waiting messages among these due at `due`, or now if `due_ms` is 0. Return the waiting ones."""
-        retried, deferred, held = (it.among(sequences) for it in (self.retries, self.deferred, self.held))
+        retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
+        held = self.held.among(sequences)
         ahead = self.ahead_among(sequences - retried - deferred - held)
         waiting = retried | deferred | held | ahead
         moved = waiting if due_ms else deferred  # the others are due already, and keep their places

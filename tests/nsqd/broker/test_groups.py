@@ -298,6 +298,17 @@ def test_if_there_is_room_for_everything_the_order_of_arrival_is_fair() -> None:
     assert not any(change[0] == "held" for change in it.node.store.journal)
 
 
+def test_if_the_policy_allows_fewer_than_there_is_room_for_groups_take_turns() -> None:
+    it = Grouped(**SHARE, max_rate=1.0)
+    it.publish("a1 a2 b1")
+    client = it.consumer(10)
+    got = [it.got(client)]
+    for _ in range(2):
+        it.node.pass_time(1)
+        got.append(it.got(client))
+    assert got == ["a1", "b1", "a2"]
+
+
 # A restart
 
 
@@ -664,6 +675,24 @@ def test_thousands_of_cancelled_messages_are_passed_in_slices(monkeypatch: pytes
     it.got(client)
     operator_actions.cancel(it.real, BitMap64(it.of("a2 a3 a4 a5 a6")))
     assert it.finish(client, "a1") == ""
+    for _ in range(3):
+        it.node.pass_time(0)
+    assert it.got(client) == "a7"
+
+
+def test_thousands_of_retries_that_were_cancelled_are_passed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Grouped(**ORDER)
+    client = it.consumer()
+    words = "a1 a2 a3 a4 a5"
+    it.publish(words)
+    assert it.drain(client) == words
+    it.publish("a6 a7")
+    assert it.got(client) == "a6"
+    operator_actions.redeliver(it.real, it.of(words))
+    it.node.turn()
+    operator_actions.cancel(it.real, BitMap64(it.of(words)))
+    monkeypatch.setattr(groups_module, "_PASSED_IN_TURN", 2)
+    assert it.finish(client, "a6") == ""
     for _ in range(3):
         it.node.pass_time(0)
     assert it.got(client) == "a7"
