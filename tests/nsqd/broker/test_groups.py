@@ -9,7 +9,6 @@ from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, nop, req
 from nsqcommon.wire.headers import encode_headers
-from nsqd.broker import groups as groups_module
 from nsqd.broker import operator_actions
 from nsqd.broker.groups import GroupSnapshot
 from nsqd.broker.operator_actions import CancelOutcome
@@ -18,6 +17,10 @@ from tests.nsqd.broker.grouping import ORDER, SHARE, TWO, Grouped
 from tests.support.fake_store import changes_in
 
 HOUR = 3600 * 1_000_000_000
+
+
+def many(group: str, count: int) -> str:
+    return " ".join(f"{group}{number}" for number in range(count))
 
 
 def largest(it: Grouped, count: int = 10) -> list[GroupSnapshot]:
@@ -273,7 +276,7 @@ def test_messages_without_a_group_share_as_one_group() -> None:
 def test_a_new_group_need_not_wait_behind_the_backlog_of_another() -> None:
     it = Grouped(**SHARE)
     client = it.consumer(2)
-    it.publish(" ".join(f"a{number}" for number in range(50)))
+    it.publish(many("a", 50))
     assert it.got(client) == "a0 a1"
     it.publish("b1")
     assert it.finish(client, "a0 a1") == "a2 b1"
@@ -644,58 +647,58 @@ def test_beyond_max_held_the_cursor_waits() -> None:
     assert it.groups.full_since is None
 
 
-def test_long_work_is_done_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups_module, "_SORTED_IN_TURN", 3)
+def test_a_turn_sorts_so_many_messages_and_others_go_on() -> None:
     it = Grouped(**ORDER, **SHARE)
-    it.publish(" ".join(f"a{number}" for number in range(8)) + " b1 c1")
+    it.publish(many("a", 5000))
+    it.publish("b1 c1")
     client = it.consumer(3)
     assert it.got(client) == "a0"
-    for _ in range(5):
+    for _ in range(3):
         it.node.pass_time(0)
     assert it.got(client) == "b1 c1"
     it.crash()
     client = it.consumer(1)
     it.node.load()
-    found = []
-    for _ in range(30):
+    found: list[str] = []
+    while len(found) < 10:
         it.node.pass_time(0)
         it.node.load()
         for word in it.got(client).split():
             found.append(word)
             client.say(fin(it.ids[word]))
-    assert sorted(found) == [*(f"a{number}" for number in range(8)), "b1", "c1"]
-    assert [word for word in found if word[0] == "a"] == [f"a{number}" for number in range(8)]
+    assert sorted(found) == sorted(["b1", "c1", *many("a", 8).split()])
+    assert [word for word in found if word[0] == "a"] == many("a", 8).split()
 
 
-def test_thousands_of_cancelled_messages_are_passed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups_module, "_PASSED_IN_TURN", 2)
+def test_a_turn_passes_so_many_cancelled_messages() -> None:
     it = Grouped(**ORDER)
     client = it.consumer()
-    it.publish("a1 a2 a3 a4 a5 a6 a7")
-    it.got(client)
-    operator_actions.cancel(it.real, BitMap64(it.of("a2 a3 a4 a5 a6")))
-    assert it.finish(client, "a1") == ""
-    for _ in range(3):
+    it.publish("a " + many("a", 7000) + " az")
+    assert it.got(client) == "a"
+    for _ in range(4):
         it.node.pass_time(0)
-    assert it.got(client) == "a7"
+    operator_actions.cancel(it.real, BitMap64(it.of(many("a", 7000))))
+    assert it.finish(client, "a") == ""
+    it.node.pass_time(0)
+    assert it.got(client) == "az"
 
 
-def test_thousands_of_retries_that_were_cancelled_are_passed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    it = Grouped(**ORDER)
-    client = it.consumer()
-    words = "a1 a2 a3 a4 a5"
+def test_a_turn_passes_so_many_retries_that_were_cancelled() -> None:
+    it = Grouped()
+    client = it.consumer(2500)
+    words = many("a", 7000)
     it.publish(words)
     assert it.drain(client) == words
-    it.publish("a6 a7")
-    assert it.got(client) == "a6"
+    it.follow(**ORDER)
+    it.publish("a az")
+    assert it.got(client) == "a"
     operator_actions.redeliver(it.real, it.of(words))
-    it.node.turn()
-    operator_actions.cancel(it.real, BitMap64(it.of(words)))
-    monkeypatch.setattr(groups_module, "_PASSED_IN_TURN", 2)
-    assert it.finish(client, "a6") == ""
-    for _ in range(3):
+    for _ in range(4):
         it.node.pass_time(0)
-    assert it.got(client) == "a7"
+    operator_actions.cancel(it.real, BitMap64(it.of(words)))
+    assert it.finish(client, "a") == ""
+    it.node.pass_time(0)
+    assert it.got(client) == "az"
 
 
 def test_answers_to_messages_of_others_free_no_place() -> None:
