@@ -1148,8 +1148,8 @@ BUGS: Final = (
         "nsqd/broker/groups.py",
         (
             (
-                "        elif not group.deficit:\n            self._ring.rotate(-1)\n",
-                "",
+                "            self._end_turn()\n            self._ring.rotate(-1)\n",
+                "            pass\n",
             ),
         ),
         ("broker",),

@@ -260,6 +260,12 @@ def test_groups_take_turns() -> None:
     assert it.drain(client) == "a1 b1 c1 a2 b2 a3 a4 a5 a6 a7"
 
 
+def test_in_each_round_groups_are_served_in_the_order_of_the_log() -> None:
+    it = Grouped(**SHARE)
+    it.publish("a1 b1 c1 c2 b2 a2")
+    assert it.drain(it.consumer(1)) == "a1 b1 c1 c2 b2 a2"
+
+
 def test_a_group_with_a_weight_gets_more_messages_in_its_turn() -> None:
     it = Grouped(**SHARE, weights=(("b", 2),))
     it.publish("a1 a2 a3 a4 b1 b2 b3 b4 b5")
