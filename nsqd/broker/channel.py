@@ -72,6 +72,7 @@ _EXPIRED_AT_ONCE: Final = 200  # batches; after some milliseconds, other work ma
 _PASSED_AT_ONCE: Final = 50
 _BURIED_AT_ONCE: Final = 2_000  # messages over a limit
 _DROPPED_IN_TURN: Final = 1_000  # ranges that limits drop, over all channels; takes some milliseconds
+_SAMPLED_AT_ONCE: Final = 200  # more deliveries, because sampling consumers have left places in groups free
 _MISSES: Final = 20  # groups whose next message isn't in memory; then other work may run
 _PAUSE_TO_LOAD: Final = 0.005  # seconds; by then the batch has probably been read
 _OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
@@ -298,12 +299,29 @@ class Channel:
             self.ledger.record_progress(urgent=True)
 
     def _distribute_ruled(self, now: float) -> int:
-        available = self.ledger.depth if self.groups is None else self._prepare_groups(self.groups, now)
+        groups = self.groups
+        taken = self._distribute_allowed(self.ledger.depth if groups is None else self._prepare_groups(groups, now), now)
+        if groups is not None and groups.gave_up_places:
+            taken += self._distribute_after_sampling(groups, now)
+        if self.consumers and self.ledger.depth and (later := self.policy.next_delivery(now)) is not None:
+            self.wake_at(later)
+        return taken
+
+    def _distribute_allowed(self, available: int, now: float) -> int:
         taken = self._distribute(self.policy.allowed(available, now), now)
         self.dry_run.delivered(taken, now)
         self.policy.spend(taken)
-        if self.consumers and self.ledger.depth and (later := self.policy.next_delivery(now)) is not None:
-            self.wake_at(later)
+        return taken
+
+    def _distribute_after_sampling(self, groups: Groups, now: float) -> int:
+        """Deliver messages that may go now because consumers that sample have finished earlier ones of their groups."""
+        taken = 0
+        for _ in range(_SAMPLED_AT_ONCE):
+            groups.gave_up_places = False
+            taken += self._distribute_allowed(groups.available, now)
+            if not groups.gave_up_places:
+                return taken
+        self.wake_at(now)
         return taken
 
     def _distribute(self, available: int, now: float) -> int:
@@ -451,6 +469,7 @@ class Channel:
     def _prepare_groups(self, groups: Groups, now: float) -> int:
         """Learn and sort what has to be, before a delivery. Return about how many messages can be delivered."""
         groups.begin(now)
+        groups.gave_up_places = False
         groups.note_full(self.turn.timestamp)
         room = self.policy.allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)
         if not room:
@@ -633,11 +652,6 @@ class Channel:
         self.ledger.put_off(sequence, self.turn.due_from_wall(due_ms), due_ms)
         self.set_alarm()
 
-    def _left_flight(self, message_id: bytes, sequence: int) -> None:
-        """Note that a message isn't in flight any more, and not finished."""
-        if self.groups is not None:
-            self.groups.leave(message_id, sequence)
-
     # Retries
 
     def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
@@ -786,7 +800,8 @@ class Channel:
         if not isinstance(delivery, Delivery):
             return delivery
         sequence = delivery.sequence_of(message_id)
-        self._left_flight(message_id, sequence)
+        if self.groups is not None:
+            self.groups.leave(message_id, sequence)
         if counts:
             self._settle_failed([(sequence, delivery)], "requeued", now, asked_ms=delay_ms)
         else:
@@ -806,7 +821,8 @@ class Channel:
         if not isinstance(delivery, Delivery):
             return delivery
         place = delivery.sequence_of(message_id), int(message_id, 16), delivery.attempts
-        self._left_flight(message_id, place[0])
+        if self.groups is not None:
+            self.groups.leave(message_id, place[0])
         self._bury([place], _note_by(reason, consumer))
         consumer.in_flight -= 1
         self.schedule_delivery()
@@ -916,7 +932,8 @@ class Channel:
             self.groups.begin_turn(now)  # also if the time hasn't moved since the last one
         overdue = self.in_flight.expire(now)
         for sequence, delivery in overdue:
-            self._left_flight(b"%016x" % (sequence - delivery.offset), sequence)
+            if self.groups is not None:
+                self.groups.leave(b"%016x" % (sequence - delivery.offset), sequence)
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
         self._settle_failed(overdue, "timed out", now)

@@ -147,6 +147,7 @@ class Groups:
         "_unknown",
         "_weights",
         "full_since",
+        "gave_up_places",
         "ignored",
         "shares",
         "sorts",
@@ -161,6 +162,7 @@ class Groups:
         self.sorts = False  # whether new messages are held even if they could go; see `choose_way`
         self.full_since: int | None = None  # wall clock, nanoseconds: since when the cursor waits because of `max_held`
         self.ignored = 0  # messages whose `nsq-group` is no valid name, since the channel last took the number
+        self.gave_up_places = False  # whether places were given up in this delivery, because consumers sample
         self.follow_rules(rules)
         self._groups: dict[bytes, Group] = {}
         self._ring: deque[Group] = deque()
@@ -627,6 +629,7 @@ class Groups:
         """Free the place of a message that is finished without a delivery, because its consumer samples."""
         group = self._going[sequence - self._going_from]
         group.in_flight -= 1
+        self.gave_up_places = True
         self._look_at(group)
 
     def finish(self, ids: Sequence[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,12 +10,19 @@ from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, nop, req
 from nsqcommon.wire.headers import encode_headers
+<<<<<<< HEAD
+=======
+from nsqd.broker import channel as channel_module
+from nsqd.broker import groups as groups_module
+>>>>>>> 7b447471 (Deliver what may go after messages of a group were sampled away)
 from nsqd.broker import operator_actions
+from nsqd.broker.channel import Channel
 from nsqd.broker.groups import GroupSnapshot
 from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.rules import Overflow
 from tests.nsqd.broker.grouping import ORDER, SHARE, TWO, Grouped
 from tests.support.fake_store import changes_in
+from tests.support.node import Node
 
 HOUR = 3600 * 1_000_000_000
 
@@ -128,6 +136,30 @@ def test_a_consumer_that_samples_takes_no_places_for_what_it_does_not_get() -> N
     it.real.schedule_delivery()
     it.node.turn()
     assert it.got(client) == "a3"
+    assert it.held() == []
+
+
+def test_messages_that_are_sampled_away_make_room_for_the_next_ones_in_the_same_turn() -> None:
+    it = Grouped(max_in_flight_per_group=1)
+    client = it.consumer(10)
+    it.publish("a1 a2 a3 a4 a5")
+    assert it.got(client) == "a1"
+    it.real.consumers[0].sample_rate = 50
+    it.node.percents = [90, 90, 90, 10]
+    assert it.finish(client, "a1") == "a5"
+
+
+def test_a_consumer_that_samples_everything_away_lets_other_work_run() -> None:
+    it = Grouped(max_in_flight_per_group=1)
+    client = it.consumer(10)
+    it.publish(" ".join(f"a{number}" for number in range(500)))
+    assert it.got(client) == "a0"
+    it.real.consumers[0].sample_rate = 50
+    it.node.percents = [90] * 499
+    it.finish(client, "a0")
+    assert 250 < len(it.held()) < 499
+    for _ in range(3):
+        it.node.pass_time(0)
     assert it.held() == []
 
 
@@ -247,6 +279,16 @@ def test_a_message_that_is_due_does_not_overtake_earlier_ones_that_are_still_ahe
     it.node.pass_time(2)
     client = it.consumer(1)
     assert it.drain(client) == "b1 b2 a1 a2 a3 a4"
+
+
+def test_a_message_that_is_due_is_delivered_when_the_cursor_has_passed_its_place() -> None:
+    it = Grouped(**ORDER)
+    it.publish("b1")
+    it.publish("a1", delay_ms=1000)
+    it.node.pass_time(2)
+    client = it.consumer(1)
+    assert it.got(client) == "b1"
+    assert it.finish(client, "b1") == "a1"
 
 
 # Fair shares
@@ -609,6 +651,27 @@ def test_a_held_message_expires_by_its_own_time_to_live() -> None:
 
 
 # Elsewhere
+
+
+def test_a_channel_without_such_rules_calls_nothing_for_each_message_that_times_out() -> None:
+    def calls(count: int) -> int:
+        node = Node(mem_queue_size=1000)
+        topic = node.broker.topic("t")
+        channel = topic.channel("c")
+        node.consumer(ready=20)
+        topic.publish(b"\0\0\0\1x" * count, range(0, 5 * count + 1, 5))
+        node.turn()
+        called: list[str] = []
+        sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            channel.expire(node.now + 61)
+        finally:
+            sys.setprofile(None)
+        assert channel.timeout_count == count
+        own = [vars(Channel).get(name) for name in called]
+        return sum(it is not None for it in own)
+
+    assert calls(20) == calls(2)
 
 
 def test_a_channel_that_is_in_memory_only_has_groups_too() -> None:
