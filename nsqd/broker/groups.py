@@ -18,8 +18,10 @@ can't go now, and the message is *held* (held.py):
           ▼                                      │     ▼
     held, in its group's queue ──── ring ────────┴── again, or later (deferred)
 
-The *ring* has the groups that have something waiting and a free place. They take turns, and the turn of one group also
-ends with the messages that its weight allows (deficit round robin). Without `share`, the cursor and the ring take turns
+The *ring* has the groups that have something waiting and a free place. They take turns, in rounds: a message costs its
+group one round divided by its weight, and the group that has used the least comes first. So a group with weight 3 gets
+three messages while each other group gets one, even if it often has to wait for a free place: until then, it keeps up to
+one round of what it hasn't used. Without `share`, the cursor and the ring take turns
 like new messages and retries elsewhere, so most messages of a channel whose consumers keep up never are held. With
 `share`, we first *sort* all messages up to the high watermark into the groups' queues, some thousands in each turn:
 otherwise the million messages of one customer would hide the next customer's.
@@ -44,7 +46,6 @@ So the journal has the numbers of the held messages (`held`), and no names of gr
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
@@ -68,10 +69,10 @@ _HELD_FOR_A_GROUP: Final = 50
 _FEW_GROUPS: Final = 1_000
 _SORTED_IN_TURN: Final = 2_000  # messages that are held or learned; a few milliseconds
 _PASSED_IN_TURN: Final = 5_000  # stale entries
-_TURNS_IN_ORDER: Final = 5_000  # groups; a millisecond or two to sort them
 _NAMED_AT_ONCE: Final = 500  # messages of a batch
 _LISTED_AT_ONCE: Final = 5_000  # groups
 _NO_LIMIT: Final = 1 << 60
+_ROUND: Final = 1 << 20  # what a message costs a group with weight 1
 _NOBODY: Final = b""  # stands for the group of messages without one
 
 
@@ -81,7 +82,6 @@ class Group:
 
     __slots__ = (
         "again",
-        "deficit",
         "in_flight",
         "is_ready",
         "known",
@@ -90,9 +90,10 @@ class Group:
         "name",
         "queue",
         "retry_is_next",
+        "used",
     )
 
-    def __init__(self, name: bytes, limit: int) -> None:
+    def __init__(self, name: bytes, limit: int, used: int) -> None:
         self.name = name
         self.limit = limit  # messages in flight
         self.in_flight = 0
@@ -101,9 +102,14 @@ class Group:
         self.again: list[int] | None = None  # a heap of retries: with `order` by sequence, else as they arrived
         self.later: list[int] | None = None  # a heap of deferred messages that hold up the others
         self.known = 0  # messages that wait again or later, and that we know to be of this group
-        self.deficit = 0  # messages that it may still deliver in its turn
+        self.used = used  # on the ring, the group with the least comes first
         self.is_ready = False  # on the ring, or set aside
         self.retry_is_next = True  # alternates, so that neither retries nor held messages starve
+
+
+# In the heap of the ring: what the group has used, its first message, and when it has entered. So within a round, we read
+# forward through a backlog on disk, which is faster than reading here and there.
+_Entry = tuple[int, int, int, Group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ class Groups:
         "_arrivals",
         "_aside",
         "_beyond",
+        "_entered",
         "_flying",
         "_going",
         "_going_from",
@@ -143,8 +150,8 @@ class Groups:
         "_sorted",
         "_to_learn",
         "_turn_of",
-        "_turns_left",
         "_unknown",
+        "_used",
         "_weights",
         "full_since",
         "gave_up_places",
@@ -165,9 +172,10 @@ class Groups:
         self.gave_up_places = False  # whether places were given up in this delivery, because consumers sample
         self.follow_rules(rules)
         self._groups: dict[bytes, Group] = {}
-        self._ring: deque[Group] = deque()
-        self._turns_left = 0  # groups at the ring's beginning that are in the order of the log
-        self._aside: list[Group] = []  # their next message has to be read from disk
+        self._ring: list[_Entry] = []
+        self._entered = 0  # groups that have entered it so far
+        self._used = 0  # what the group that was served last had used by then
+        self._aside: list[_Entry] = []  # their next message has to be read from disk
         self._beyond: list[Group] = []  # the cursor hasn't passed their next message yet
         self._names: list[bytes] = []  # the groups of messages from `_named_from` on
         self._named_from = 0
@@ -211,7 +219,8 @@ class Groups:
         """Take note of this turn, and of what has become of the messages since the last delivery."""
         if now != self._turn_of:
             self.begin_turn(now)
-        self._ring.extend(self._aside)
+        for entry in self._aside:
+            heappush(self._ring, entry)
         self._aside.clear()
         self.follow()
 
@@ -294,7 +303,9 @@ class Groups:
         if group.queue is not None or group.again is not None:
             if group.in_flight < group.limit:
                 group.is_ready = True
-                self._ring.append(group)
+                group.used = max(group.used, self._used - _ROUND)  # so that it can't make others wait for long
+                self._entered += 1
+                heappush(self._ring, (group.used, _first_of(group), self._entered, group))
         elif not (group.in_flight or group.known):
             self._groups.pop(group.name, None)
 
@@ -383,11 +394,11 @@ class Groups:
         self._going, self._going_from = going, first
         if self.sorts:
             return first
-        groups, limit = self._groups, self._limit
+        groups = self._groups
         for name in self._names_of(batch, first, stop):
             group = groups.get(name)
             if group is None:
-                group = groups[name] = Group(name, limit if name else _NO_LIMIT)
+                group = self._new_group(name)
             elif not self._may_go(group):
                 break
             group.in_flight += 1
@@ -408,7 +419,7 @@ class Groups:
             if group is None:
                 if not self.sorts:
                     break
-                group = groups[name] = Group(name, self._limit if name else _NO_LIMIT)
+                group = self._new_group(name)
             elif self._may_go(group):
                 break
             if group.queue is None:
@@ -451,9 +462,11 @@ class Groups:
         return max(0, self._most_held - self._ledger.held.total) if len(self._groups) < self._most_groups else 0
 
     def _group(self, name: bytes) -> Group:
-        group = self._groups.get(name)
-        if group is None:
-            group = self._groups[name] = Group(name, self._limit if name else _NO_LIMIT)
+        return self._groups.get(name) or self._new_group(name)
+
+    def _new_group(self, name: bytes) -> Group:
+        # It begins behind the others: otherwise a group that comes and goes would be served each time before they are.
+        group = self._groups[name] = Group(name, self._limit if name else _NO_LIMIT, self._used + _ROUND)
         return group
 
     def note_full(self, timestamp: int) -> None:
@@ -481,33 +494,17 @@ class Groups:
         """Return the next message of the ring, held or among the retries. -1: none, or `is_behind`."""
         ring = self._ring
         while ring and not self.is_behind:
-            if not self._turns_left and ring[0].deficit <= 0:
-                self._order_turns()
-            group = ring[0]
-            sequence = self._next_of(group) if group.in_flight < group.limit else -1
+            group = ring[0][3]
+            sequence = self._next_of(group)
             if sequence >= 0:
-                if group.deficit <= 0:
-                    group.deficit = self._weights.get(group.name, 1)
                 return sequence
             if not self.is_behind:
-                self._leave_ring(group)
+                self._leave_ring()
         return -1
 
-    def _order_turns(self) -> None:
-        """Have the next groups of the ring take their turns in the order of the log.
-
-        Each still has one turn, and reading forward through a backlog is faster than reading here and there.
-        """
-        ring = self._ring
-        some = [ring.popleft() for _ in range(min(len(ring), _TURNS_IN_ORDER))]
-        some.sort(key=_first_of)
-        ring.extendleft(reversed(some))
-        self._turns_left = len(some)
-
-    def _leave_ring(self, group: Group) -> None:
-        self._end_turn()
-        self._ring.popleft()
-        group.is_ready, group.deficit = False, 0
+    def _leave_ring(self) -> None:
+        _, _, _, group = heappop(self._ring)
+        group.is_ready = False
         if group.queue is None and group.again is None:
             self._look_at(group)
 
@@ -580,23 +577,18 @@ class Groups:
         group.in_flight += 1
         group.retry_is_next = not is_retry
         self._going, self._going_from = [group], sequence
-        group.deficit -= 1
-        if group.queue is None and group.again is None:
-            self._leave_ring(group)
-        elif not group.deficit:
-            self._end_turn()
-            self._ring.rotate(-1)
-
-    def _end_turn(self) -> None:
-        if self._turns_left:
-            self._turns_left -= 1
+        self._used = max(self._used, group.used)
+        group.used -= -_ROUND // self._weights.get(group.name, 1)  # rounded up
+        heappop(self._ring)
+        group.is_ready = False
+        self._look_at(group)
 
     def drop(self, sequence: int, *, is_retry: bool) -> None:
         """Forget the message from `next`, which isn't delivered but buried or finished."""
         self._drop(sequence, is_retry=is_retry)
 
     def _drop(self, sequence: int, *, is_retry: bool) -> Group:
-        group = self._ring[0]
+        group = self._ring[0][3]
         if is_retry:
             assert group.again is not None
             heappop(group.again)
@@ -611,12 +603,11 @@ class Groups:
 
     def keeps_order_of_next(self) -> bool:
         """Return whether the later messages of the group of `next` have to wait for that one."""
-        return self._is_ordered and bool(self._ring[0].name)
+        return self._is_ordered and bool(self._ring[0][3].name)
 
     def set_aside(self) -> None:
         """Leave out the group of `next` until the next `begin`, because its message has to be read from disk."""
-        self._end_turn()
-        self._aside.append(self._ring.popleft())
+        self._aside.append(heappop(self._ring))
 
     # In flight
 

@@ -1148,8 +1148,8 @@ BUGS: Final = (
         "nsqd/broker/groups.py",
         (
             (
-                "            self._end_turn()\n            self._ring.rotate(-1)\n",
-                "            pass\n",
+                "        group.used -= -_ROUND // self._weights.get(group.name, 1)  # rounded up\n",
+                "",
             ),
         ),
         ("broker",),

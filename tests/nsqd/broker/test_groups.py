@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter, deque
 from typing import Any
 
 import pytest
@@ -10,11 +11,6 @@ from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, nop, req
 from nsqcommon.wire.headers import encode_headers
-<<<<<<< HEAD
-=======
-from nsqd.broker import channel as channel_module
-from nsqd.broker import groups as groups_module
->>>>>>> 7b447471 (Deliver what may go after messages of a group were sampled away)
 from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
 from nsqd.broker.groups import GroupSnapshot
@@ -47,7 +43,7 @@ def test_a_group_has_at_most_so_many_messages_in_flight() -> None:
     assert it.got(client) == "a1 a2 b1 b2"
     assert it.held() == it.of("a3 a4 b3")
     assert it.finish(client, "a2") == "a3"
-    assert it.finish(client, "a1 b2") == "a4 b3"
+    assert it.finish(client, "a1 b2") == "b3 a4"
 
 
 def test_a_free_place_is_used_in_the_same_turn_by_whoever_has_room() -> None:
@@ -313,6 +309,48 @@ def test_a_group_with_a_weight_gets_more_messages_in_its_turn() -> None:
     it.publish("a1 a2 a3 a4 b1 b2 b3 b4 b5")
     client = it.consumer(1)
     assert it.drain(client) == "a1 b1 b2 a2 b3 b4 a3 b5 a4"
+
+
+@pytest.mark.parametrize(("rules", "places"), [(ORDER, 2), (TWO, 4)])
+def test_a_group_with_a_weight_gets_more_although_it_often_waits_for_a_place(rules: dict[str, Any], places: int) -> None:
+    it = Grouped(**SHARE, **rules, weights=(("g", 3),))
+    for number in range(60):
+        it.publish(f"g{number} a{number} b{number} c{number}")
+    client = it.consumer(places)
+    in_hand = deque(it.got(client).split())
+    seen: Counter[str] = Counter()
+    for _ in range(80):  # all groups have messages until the end
+        word = in_hand.popleft()
+        seen[word[0]] += 1
+        in_hand.extend(it.finish(client, word).split())
+    assert seen["g"] >= 35  # half of them are its share
+
+
+def test_a_group_that_comes_and_goes_makes_no_other_wait_for_long() -> None:
+    it = Grouped(**SHARE)
+    it.publish("a1 a2 a3 a4 a5 a6 b1 b2 b3 b4 b5 b6")
+    client = it.consumer(1)
+    seen = got = it.got(client)
+    for number in range(9):
+        if "c" not in got:
+            it.publish(f"c{number}")
+        got = it.finish(client, got)
+        seen += got
+    assert min(seen.count(group) for group in "ab") >= 3
+
+
+def test_a_group_that_has_waited_for_its_place_for_long_makes_up_for_one_round_only() -> None:
+    it = Grouped(**SHARE, **ORDER)
+    it.publish(" ".join(f"{group}{number}" for number in range(20) for group in "abc"))
+    client = it.consumer(2)
+    assert it.got(client) == "a0 b0"
+    got = "b0"
+    for _ in range(20):
+        got = it.finish(client, got)
+    found = [got, it.finish(client, "a0")]
+    for _ in range(6):
+        found.append(it.finish(client, found[-2]))
+    assert "".join(found[1:]).count("a") <= 4
 
 
 def test_messages_without_a_group_share_as_one_group() -> None:
