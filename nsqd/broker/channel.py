@@ -475,9 +475,9 @@ class Channel:
         if not room:
             return 0
         self._learn_groups(groups)
-        if groups.has_to_learn and not groups.may_sort:
+        if groups.has_to_learn and not (groups.may_sort and groups.may_read):
             self.wake_at(now)
-        if groups.is_learning:
+        if groups.must_learn_first:
             return 0  # in a later turn, or when the log has read a batch and calls `Broker.loaded`
         groups.choose_way(room)
         if groups.sorts:
@@ -489,13 +489,34 @@ class Channel:
         return groups.available
 
     def _learn_groups(self, groups: Groups) -> None:
-        """Learn the groups of messages that were delivered before, or that are due, as far as they are in memory."""
-        ledger = self.ledger
-        while (sequence := groups.next_to_learn()) >= 0:
-            batch = ledger.batch_of(sequence) if not ledger.is_lost(sequence) else None
-            if batch is None and not (ledger.is_lost(sequence) or ledger.is_refused(sequence)):
-                break
-            groups.learn(sequence, batch)
+        """Learn the groups of messages that were delivered before, or that are due, as far as they can be read now."""
+        ledger, misses = self.ledger, 0
+        batch: Batch | None = None
+        while found := groups.unlearned(self.feed.log.cached_from):
+            for sequence in found:
+                if batch is None or not batch.base_sequence <= sequence < batch.end_sequence:
+                    is_lost = ledger.is_lost(sequence)
+                    if not (is_lost or self._may_read(groups, sequence)):
+                        return
+                    batch = ledger.batch_of(sequence) if not is_lost else None
+                    if batch is None and not (is_lost or ledger.is_refused(sequence)):
+                        groups.note_miss()
+                        misses += 1
+                        if misses >= _MISSES:
+                            return  # when the log has read a batch for one of them, it calls `Broker.loaded`
+                        continue
+                groups.learn(sequence, batch)
+            if misses:
+                return
+
+    def _may_read(self, groups: Groups, sequence: int) -> bool:
+        """Return whether this turn may look for the batch of a message. Count it if it has to be read from a file."""
+        if sequence >= self.feed.log.cached_from or self.ledger.ephemeral_batches is not None:
+            return True
+        if not groups.may_read:
+            return False
+        groups.note_read()
+        return True
 
     def _hold_messages(self, groups: Groups, batch: Batch, cursor: int) -> bool:
         """Hold messages at the cursor whose groups may not have them now. Return whether to go on at the new cursor."""

@@ -69,6 +69,7 @@ _HELD_FOR_A_GROUP: Final = 50
 _FEW_GROUPS: Final = 1_000
 _SORTED_IN_TURN: Final = 2_000  # messages that are held or learned; a few milliseconds
 _PASSED_IN_TURN: Final = 5_000  # stale entries
+_READ_IN_TURN: Final = 50  # batches that aren't in our memory; the system has most of them in its own, 100 us each
 _NAMED_AT_ONCE: Final = 500  # messages of a batch
 _LISTED_AT_ONCE: Final = 5_000  # groups
 _NO_LIMIT: Final = 1 << 60
@@ -145,6 +146,7 @@ class Groups:
         "_named_from",
         "_names",
         "_passed",
+        "_read",
         "_retries_seen",
         "_ring",
         "_sorted",
@@ -201,6 +203,7 @@ class Groups:
         self._turn_of = -1.0
         self._sorted = 0
         self._passed = 0
+        self._read = 0
 
     def follow_rules(self, rules: ChannelRules) -> None:
         """Use these weights and this `max_held` from now on. Any other change needs a new object."""
@@ -225,7 +228,7 @@ class Groups:
         self.follow()
 
     def begin_turn(self, now: float) -> None:
-        self._turn_of, self._sorted, self._passed = now, 0, 0
+        self._turn_of, self._sorted, self._passed, self._read = now, 0, 0, 0
 
     def follow(self) -> None:
         """Compare the ledger with what we know of it, so that each waiting message is where its group looks for it."""
@@ -315,25 +318,44 @@ class Groups:
         return self._sorted < _SORTED_IN_TURN
 
     @property
-    def is_learning(self) -> bool:
-        """Whether there are messages whose groups must be known before the first delivery."""
-        return bool(self._to_learn)
+    def may_read(self) -> bool:
+        """Whether more batches may be read from the page cache in this turn."""
+        return self._read < _READ_IN_TURN
+
+    def note_read(self) -> None:
+        self._read += 1
+
+    def note_miss(self) -> None:
+        """Count a message whose group we couldn't learn, so that other work can run after thousands of them."""
+        self._sorted += 1
 
     @property
     def has_to_learn(self) -> bool:
         """Whether there are messages whose groups we have to read from the log."""
         return bool(self._to_learn) or bool(self._unknown)
 
-    def next_to_learn(self) -> int:
-        """Return the next message whose group we have to read from the log, or -1: none, or enough for this turn."""
-        if not self.may_sort:
-            return -1
-        if self._to_learn:
-            return self._to_learn.min()
-        return self._unknown.min() if self._unknown else -1
+    @property
+    def must_learn_first(self) -> bool:
+        """Whether nothing may be delivered before we know more groups.
+
+        That is so until we know the groups of all messages that an earlier process, or this channel with other rules, has
+        delivered. Later, messages may come back whose groups we don't know, for example a kicked one. With `order`, the
+        later ones of its group have to wait for it. We only go on without the ones that have to be read from disk.
+        """
+        return bool(self._to_learn) or (self._is_ordered and bool(self._unknown) and not (self.may_sort and self.may_read))
+
+    def unlearned(self, cached_from: int) -> list[int]:
+        """Return messages whose groups we have to read from the log, as many as this turn may learn.
+
+        The ones from `cached_from` on come first, because they are in memory.
+        """
+        most, some = max(0, _SORTED_IN_TURN - self._sorted), self._to_learn or self._unknown
+        before = some.rank(cached_from - 1) if cached_from > 0 else 0
+        found = list(some[before : before + most])
+        return found + list(some[: min(before, most - len(found))])
 
     def learn(self, sequence: int, batch: Batch | None) -> None:
-        """Learn the group of the message from `next_to_learn`. None: it can't be read, so it counts as without a group."""
+        """Learn the group of one of the `unlearned` messages. None: it can't be read, so it counts as without a group."""
         self._sorted += 1
         ledger = self._ledger
         self._to_learn.discard(sequence)

@@ -287,6 +287,61 @@ def test_a_message_that_is_due_is_delivered_when_the_cursor_has_passed_its_place
     assert it.finish(client, "b1") == "a1"
 
 
+def test_thousands_of_kicked_messages_are_the_next_ones_of_their_groups() -> None:
+    it = Grouped(**ORDER)
+    it.node.store.memory_capacity = None
+    client = it.consumer(2500)
+    it.publish(" ".join([*(f"-{number}" for number in range(2100)), "z1", "z2", "z3"]))
+    words = it.got(client).split()
+    assert words[-1] == "z1"
+    for word in words:
+        consumer = it.real.in_flight.owner(it.ids[word])
+        assert consumer is not None
+        assert it.real.bury(consumer, it.ids[word], "bad", it.node.now) is None
+    client.say(b"RDY 1\n")
+    assert it.got(client) == "z2"
+    assert operator_actions.take_buried(it.real, "kick", it.of(" ".join(words))) == 2101
+    it.node.turn()
+    client.say(b"RDY 2500\n")  # in any number of turns
+    got = [it.finish(client, "z2")]
+    for _ in range(3):
+        it.node.pass_time(0)
+        got.append(it.got(client))
+    found = " ".join(got).split()
+    assert len(found) == 2101
+    assert [word for word in found if word[0] == "z"] == ["z1"]
+
+
+def test_thousands_of_messages_that_are_due_at_once_take_their_places() -> None:
+    it = Grouped(**ORDER)
+    it.node.store.memory_capacity = None
+    it.publish(" ".join([*(f"-{number}" for number in range(2100)), "z1"]), delay_ms=1000)
+    it.publish("z2")
+    for _ in range(3):
+        it.node.pass_time(2)
+    client = it.consumer(2500)
+    got = it.got(client)
+    for _ in range(3):
+        it.node.pass_time(0)
+        got += " " + it.got(client)
+    assert [word for word in got.split() if word[0] == "z"] == ["z1"]
+
+
+def test_a_kicked_message_need_not_wait_until_another_one_has_been_read_from_disk() -> None:
+    it = Grouped(**ORDER)
+    client = it.consumer(10)
+    it.publish("-0")
+    assert it.got(client) == "-0"
+    it.bury(client, "-0")
+    it.node.store.logs["t"].evict()
+    it.publish("z1 z2 z3")
+    assert it.got(client) == "z1"
+    assert it.bury(client, "z1") == "z2"
+    operator_actions.take_buried(it.real, "kick", it.of("-0 z1"))
+    it.node.turn()
+    assert it.finish(client, "z2") == "z1"
+
+
 # Fair shares
 
 
