@@ -73,6 +73,8 @@ _PASSED_AT_ONCE: Final = 50
 _BURIED_AT_ONCE: Final = 2_000  # messages over a limit
 _DROPPED_IN_TURN: Final = 1_000  # ranges that limits drop, over all channels; takes some milliseconds
 _SAMPLED_AT_ONCE: Final = 200  # more deliveries, because sampling consumers have left places in groups free
+_HELD_AT_ONCE: Final = 2_000  # held messages to look at, while there are ranges left to drop
+_HELD_OF_A_RANGE: Final = 100  # neighbours that are held; to drop them takes as long as a range
 _MISSES: Final = 20  # groups whose next message isn't in memory; then other work may run
 _PAUSE_TO_LOAD: Final = 0.005  # seconds; by then the batch has probably been read
 _OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
@@ -985,23 +987,29 @@ class Channel:
         ttl, ledger = self.policy.ttl, self.ledger
         if ttl is None:
             return
-        for _ in range(_EXPIRED_AT_ONCE):
-            if ledger.held.total and self._expire_oldest_held(ttl):
-                continue
-            if ledger.advance() >= self.feed.high_watermark:
-                if not ledger.held.total:
-                    return  # `take_new` sets the next alarm
-                break
-            if not self._pass_expired(ttl):
-                break
-        else:
+        if self._expire_some(ttl):
             # Possibly thousands of ranges. If we didn't record them now, the ranges of many turns would pile up.
             ledger.record_progress()
             self.wake_at(now)
             return
+        if not ledger.held.total and ledger.advance() >= self.feed.high_watermark:
+            return  # `take_new` sets the next alarm
         oldest = ledger.held.lowest()
         is_read = ledger.batch_of(oldest) is not None if oldest is not None else ledger.batch_in_hand is not None
         self.wake_at(now + (self.policy.rules.expiry_pause if is_read else _PAUSE_TO_LOAD))
+
+    def _expire_some(self, ttl: int) -> bool:
+        """Drop or bury expired messages, as many as one turn may. Return whether there may be more."""
+        ledger = self.ledger
+        for number in range(_EXPIRED_AT_ONCE):
+            if ledger.held.total:
+                if number and self.turn.ranges_dropped >= _DROPPED_IN_TURN:
+                    return True
+                if self._expire_oldest_held(ttl):
+                    continue
+            if ledger.advance() >= self.feed.high_watermark or not self._pass_expired(ttl):
+                return False
+        return True
 
     def _expire_oldest_held(self, ttl: int) -> bool:
         """Drop or bury the expired held messages of the oldest batch that has any. Return whether there were any."""
@@ -1013,7 +1021,8 @@ class Channel:
         batch = ledger.batch_of(oldest)
         if batch is None or not self.policy.has_expired(batch, self.turn.timestamp):
             return False
-        self._expire_held(batch, ledger.held.among(bitmap_of(oldest, batch.end_sequence)), duration_text(ttl))
+        expired = ledger.held.among(bitmap_of(oldest, batch.end_sequence))
+        self._expire_held(batch, self._as_many_ranges(expired), duration_text(ttl))
         return True
 
     def _expire_held(self, batch: Batch, sequences: BitMap64, ttl: str) -> None:
@@ -1178,7 +1187,17 @@ class Channel:
             self._drop_next(count - dropped, end, "full, dropped")
 
     def drop_before(self, end: int) -> None:
-        """Drop undelivered messages before `end`, because of a limit of the topic. Retries stay."""
+        """Drop the oldest undelivered messages, until there are no more than from `end` on. Retries stay.
+
+        For example, the cursor is at 90, `end` is 85, and seven messages are held. The two oldest of them are dropped, and
+        then five are held. The topic has a limit that allows so many.
+        """
+        if held := self.ledger.held.total:
+            kept = max(0, self.ledger.cursor - end)
+            if held > kept:
+                self._count("overflow, dropped", self._drop_held(held - kept, self.ledger.cursor))
+            if self.ledger.held.total:
+                return
         self._drop_next(end, min(end, self.feed.high_watermark), "overflow, dropped")
 
     def _drop_next(self, count: int, end: int, cause: str) -> int:
@@ -1203,19 +1222,26 @@ class Channel:
 
     def _drop_held(self, count: int, end: int) -> int:
         """Drop the oldest `count` held messages before `end`, or fewer in this turn. Return their number."""
-        ledger, turn = self.ledger, self.turn
-        oldest = ledger.held.first(count, end)
+        ledger, turn, dropped = self.ledger, self.turn, 0
+        while dropped < count and (oldest := ledger.held.first(min(count - dropped, _HELD_AT_ONCE), end)):
+            if dropped and turn.ranges_dropped >= _DROPPED_IN_TURN:  # as in `_drop_next`
+                self.is_behind = True
+                ledger.record_progress()
+                self.wake_at(turn.now)
+                break
+            oldest = self._as_many_ranges(oldest)
+            ledger.finish_held(oldest)
+            dropped += len(oldest)
+        return dropped
+
+    def _as_many_ranges(self, oldest: BitMap64) -> BitMap64:
+        """Return as many of these messages, the oldest, as this turn may drop or expire, but at least one. Count them."""
+        turn = self.turn
         left = max(1, _DROPPED_IN_TURN - turn.ranges_dropped)
-        ranges = number_of_ranges(oldest)
-        if is_cut := ranges > left:
+        if (ranges := number_of_ranges(oldest)) > left:
             oldest, ranges = oldest[:left], left
-        turn.ranges_dropped += ranges
-        ledger.finish_held(oldest)
-        if is_cut:
-            self.is_behind = True
-            ledger.record_progress()
-            self.wake_at(turn.now)
-        return len(oldest)
+        turn.ranges_dropped += max(ranges, len(oldest) // _HELD_OF_A_RANGE)
+        return oldest
 
     def _go_on_dropping(self) -> None:
         """Continue dropping messages in the whole topic, unless this turn has dropped enough."""

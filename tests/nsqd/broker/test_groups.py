@@ -15,7 +15,8 @@ from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
 from nsqd.broker.groups import GroupSnapshot
 from nsqd.broker.operator_actions import CancelOutcome
-from nsqd.broker.rules import Overflow
+from nsqd.broker.limits import Usage
+from nsqd.broker.rules import Overflow, TopicRules
 from tests.nsqd.broker.grouping import ORDER, SHARE, TWO, Grouped
 from tests.support.fake_store import changes_in
 from tests.support.node import Node
@@ -713,6 +714,82 @@ def test_a_limit_buries_held_messages_first() -> None:
     it.publish("a4")
     assert [burial.sequence for burial in it.real.buried_queue.buried.from_place(0)] == it.of("a2")
     assert it.finish(client, "a1") == "a3"
+
+
+def with_a_stuck_group(overflow: Overflow) -> Grouped:
+    """Return a topic with a limit of ten messages, in which 30 messages went by while a2 was held."""
+    it = Grouped(**ORDER)
+    it.policy.of_topics = TopicRules(max_messages=10, overflow=overflow)
+    it.node.broker.rules_changed(["t"])
+    client = it.consumer(10)
+    it.publish("a1 a2")
+    for number in range(30):
+        it.publish(f"b{number}")
+        it.finish(client, it.got(client).split()[-1])
+    return it
+
+
+def test_a_group_that_is_stuck_does_not_fill_its_topic() -> None:
+    it = with_a_stuck_group(Overflow.REJECT)  # no publish was refused
+    assert it.real.depth == 1
+
+
+def test_a_topic_drops_nothing_of_a_stuck_group_while_others_go_by() -> None:
+    it = with_a_stuck_group(Overflow.DROP_OLDEST)
+    assert it.held() == it.of("a2")
+
+
+def test_a_limit_of_the_topic_drops_held_messages_first() -> None:
+    it = with_a_stuck_group(Overflow.DROP_OLDEST)
+    it.publish(" ".join(f"a{number}" for number in range(3, 14)))
+    assert it.held() == it.of(" ".join(f"a{number}" for number in range(4, 14)))
+    it.real.consumers[0].ready_count = 0
+    it.publish("a14 a15 b30")
+    assert it.real.depth == 10
+    assert it.held() == it.of(" ".join(f"a{number}" for number in range(7, 14)))
+
+
+def test_a_limit_of_bytes_counts_held_messages() -> None:
+    it = Grouped(**ORDER)
+    it.consumer(10)
+    it.publish("a1 a2 a3 a4")
+    assert it.node.broker.topics["t"].usage() == Usage(3, it.real.ledger.mean_of(3))
+
+
+def test_a_limit_drops_very_many_held_messages_in_slices() -> None:
+    it = Grouped(**ORDER, max_messages=10, overflow=Overflow.DROP_OLDEST)
+    channel = it.real
+    channel.feed.high_watermark = channel.ledger.cursor = 200_000
+    channel.ledger.held.fill(BitMap64(range(0, 200_000, 2)))
+    channel.drop_oldest(channel.ledger.held.total - 10)
+    assert 98_000 <= channel.ledger.held.total < 100_000
+    assert channel.is_behind
+    channel.ledger.held.clear()
+    channel.ledger.held.fill(BitMap64(range(200_000)))  # neighbours are a single range
+    channel.turn.ranges_dropped = 0
+    channel.drop_oldest(channel.ledger.held.total - 10)
+    assert 50_000 <= channel.ledger.held.total <= 110_000
+
+
+def test_a_turn_expires_only_so_many_ranges_of_held_messages() -> None:
+    it = Grouped(**ORDER, ttl=HOUR)
+    it.node.store.memory_capacity = None
+    client = it.consumer(2000)
+    it.publish("a")
+    it.got(client)
+    for batch in range(6):
+        it.publish(" ".join(f"a{batch}.{number} -{batch}.{number}" for number in range(500)))
+        client.say(b"".join(fin(message.id) for message in client.messages()))
+        while it.real.alarm <= it.node.now:  # some are sorted in the next turn
+            it.node.pass_time(0)
+            client.say(b"".join(fin(message.id) for message in client.messages()))
+    client.say(b"RDY 0\n")
+    assert it.real.ledger.held.total == 3000
+    it.node.pass_time(3700)
+    assert 2000 <= it.real.ledger.held.total < 3000
+    for _ in range(5):
+        it.node.pass_time(0)
+    assert it.real.ledger.held.total == 0
 
 
 @pytest.mark.parametrize("buries", [False, True])
