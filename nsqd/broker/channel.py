@@ -476,10 +476,9 @@ class Channel:
         room = self.policy.allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)
         if not room:
             return 0
-        self._learn_groups(groups)
-        if groups.has_to_learn and not (groups.may_sort and groups.may_read):
+        if is_getting_ahead := self._learn_groups(groups):
             self.wake_at(now)
-        if groups.must_learn_first:
+        if groups.must_learn_first(is_getting_ahead=is_getting_ahead):
             return 0  # in a later turn, or when the log has read a batch and calls `Broker.loaded`
         groups.choose_way(room)
         if groups.sorts:
@@ -490,26 +489,27 @@ class Channel:
         groups.look_beyond()
         return groups.available
 
-    def _learn_groups(self, groups: Groups) -> None:
-        """Learn the groups of messages that were delivered before, or that are due, as far as they can be read now."""
-        ledger, misses = self.ledger, 0
+    def _learn_groups(self, groups: Groups) -> bool:
+        """Learn the groups of messages that were delivered before, or that are due.
+
+        Returns whether a later turn can learn more, so that it need not be read from disk.
+        """
+        ledger, learned, misses = self.ledger, 0, 0
         batch: Batch | None = None
-        while found := groups.unlearned(self.feed.log.cached_from):
-            for sequence in found:
-                if batch is None or not batch.base_sequence <= sequence < batch.end_sequence:
-                    is_lost = ledger.is_lost(sequence)
-                    if not (is_lost or self._may_read(groups, sequence)):
-                        return
-                    batch = ledger.batch_of(sequence) if not is_lost else None
-                    if batch is None and not (is_lost or ledger.is_refused(sequence)):
-                        groups.note_miss()
-                        misses += 1
-                        if misses >= _MISSES:
-                            return  # when the log has read a batch for one of them, it calls `Broker.loaded`
-                        continue
-                groups.learn(sequence, batch)
-            if misses:
-                return
+        for sequence in groups.unlearned(self.feed.log.cached_from):
+            if batch is None or not batch.base_sequence <= sequence < batch.end_sequence:
+                is_lost = ledger.is_lost(sequence)
+                if not (is_lost or self._may_read(groups, sequence)):
+                    return learned > 0
+                batch = ledger.batch_of(sequence) if not is_lost else None
+                if batch is None and not (is_lost or ledger.is_refused(sequence)):
+                    misses += 1
+                    if misses >= _MISSES:
+                        return False  # when the log has read a batch for one of them, it calls `Broker.loaded`
+                    continue
+            groups.learn(sequence, batch)
+            learned += 1
+        return (learned > 0 or not groups.may_sort) and groups.has_more_to_learn(misses)
 
     def _may_read(self, groups: Groups, sequence: int) -> bool:
         """Return whether this turn may look for the batch of a message. Count it if it has to be read from a file."""

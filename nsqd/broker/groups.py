@@ -325,24 +325,18 @@ class Groups:
     def note_read(self) -> None:
         self._read += 1
 
-    def note_miss(self) -> None:
-        """Count a message whose group we couldn't learn, so that other work can run after thousands of them."""
-        self._sorted += 1
-
-    @property
-    def has_to_learn(self) -> bool:
-        """Whether there are messages whose groups we have to read from the log."""
-        return bool(self._to_learn) or bool(self._unknown)
-
-    @property
-    def must_learn_first(self) -> bool:
+    def must_learn_first(self, *, is_getting_ahead: bool) -> bool:
         """Whether nothing may be delivered before we know more groups.
 
         That is so until we know the groups of all messages that an earlier process, or this channel with other rules, has
         delivered. Later, messages may come back whose groups we don't know, for example a kicked one. With `order`, the
-        later ones of its group have to wait for it. We only go on without the ones that have to be read from disk.
+        later ones of its group have to wait for it, as long as we are getting ahead: we don't wait for the disk.
         """
-        return bool(self._to_learn) or (self._is_ordered and bool(self._unknown) and not (self.may_sort and self.may_read))
+        return bool(self._to_learn) or (self._is_ordered and bool(self._unknown) and is_getting_ahead)
+
+    def has_more_to_learn(self, count: int) -> bool:
+        """Whether there are more than so many messages whose groups we have to read from the log."""
+        return len(self._to_learn) + len(self._unknown) > count
 
     def unlearned(self, cached_from: int) -> list[int]:
         """Return messages whose groups we have to read from the log, as many as this turn may learn.
