@@ -722,13 +722,14 @@ class Ledger:
         skipped: BitMap64,
         retried: Sequence[tuple[int, int]],
         deferred: Sequence[tuple[int, int, int]],
+        held: BitMap64,
         told: Sequence[int],
     ) -> None:
         """Replace the waiting messages before `end`. Later ones, and the ones in flight, stay as they are.
 
         From `cursor` on, messages wait for their first delivery, except for the `skipped` ones, which include the
-        buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). `told` is for
-        the journal: sequence, attempts and due_ms of each message in the two lists or in flight.
+        buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). The `held` ones are
+        before `cursor`. `told` is for the journal: sequence, attempts and due_ms of each message in the two lists or in flight.
 
         The skip ranges in the journal entry don't include buried messages. So if the journal has lost a burial, that
         message is delivered again.
@@ -740,6 +741,9 @@ class Ledger:
         self.skips.cover(skipped | later)
         self.skips.cover(bitmap_of(end, self.cursor) - self.held.all())
         self.held.clear()
+        if held:
+            self.held.fill(held)
+            self._record(("held", self.feed.name, self.name, list(chain.from_iterable(ranges_in(held)))))
         self._counted_from = min(self._counted_from, cursor)
         self.batch = None
         self._furthest = max(self._furthest, self.cursor, end)

@@ -674,6 +674,31 @@ def test_a_backlog_is_restored_while_messages_are_held_and_in_flight() -> None:
     assert it.drain(client, "a2") == "a3 a4"
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_backlog_is_restored_with_held_messages_that_are_only_in_a_compacted_file(crashes: bool) -> None:
+    it = Grouped(**ORDER)
+    client = it.consumer()
+    it.publish("a1 a2 a3 a4")
+    assert it.got(client) == "a1"
+    it.publish("b1 b2")
+    assert it.got(client) == "b1"
+    log = it.node.store.logs["t"]
+    log.first, log.compacted = 4, it.of("a1 a2 a4")  # a3 is lost
+    backlog = operator_actions.backlog(it.real, 100)
+    assert backlog is not None
+    assert backlog.count == 6
+    operator_actions.empty(it.real)
+    assert operator_actions.restore_backlog(it.real, backlog, 100) == (5, 1)
+    assert it.held() == it.of("a2 a4")
+    it.node.turn()
+    if crashes:
+        it.crash()
+        client = it.consumer()
+        it.node.load()
+    assert sorted(it.drain(client).split()) == ["a1", "a2", "a4", "b1", "b2"]
+    assert operator_actions.restore_backlog(it.real, backlog, 0) is None
+
+
 def test_held_messages_are_not_redelivered_because_they_wait() -> None:
     it = Grouped(**ORDER)
     client = it.consumer()

@@ -286,7 +286,8 @@ def test_a_restored_backlog_leaves_what_lies_behind_it() -> None:
     it.finish(0, 1, 2, 4)
     it.ledger.record_progress()
     it.told()
-    it.ledger.restore_before(3, 1, BitMap64([2]), [(0, 1)], [(LATER, 2, 4)], [0, 1, 0, 2, 4, LATER_MS])
+    told = [0, 1, 0, 2, 4, LATER_MS]
+    it.ledger.restore_before(3, 1, BitMap64([2]), [(0, 1)], [(LATER, 2, 4)], BitMap64(), told)
     assert it.told() == [("restore", "t", "c", 1, 3, [2, 3], [0, 1, 0, 2, 4, LATER_MS])]
     assert (it.ledger.cursor, [*it.ledger.skips]) == (1, [(2, 5)])
     assert it.ledger.waits_before(2)
