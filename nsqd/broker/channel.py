@@ -898,7 +898,11 @@ class Channel:
         if delay_ms == 0:
             self.ledger.retry(sequence, attempts)
             return
-        self.ledger.retry_later([(sequence, attempts, *self._due_after(delay_ms, now))])
+        due, due_ms = self._due_after(delay_ms, now)
+        if attempts:
+            self.ledger.retry_later([(sequence, attempts, due, due_ms)])
+        else:
+            self.ledger.retry_later_as_new(sequence, due, due_ms)
         self.set_alarm()
 
     def _due_after(self, delay_ms: int, now: float) -> tuple[int, int]:

@@ -198,7 +198,7 @@ class Groups:
         if self._limit < _NO_LIMIT:
             self._to_learn |= ledger.in_flight.all()
         if self._is_ordered:
-            self._to_learn |= ledger.retries.members.sequences | ledger.deferred.delivered()
+            self._to_learn |= ledger.retries.members.sequences | ledger.deferred_after_delivery()
         # In this turn
         self._turn_of = -1.0
         self._sorted = 0

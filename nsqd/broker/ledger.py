@@ -63,6 +63,10 @@ if TYPE_CHECKING:
     from nsqd.broker.reclaimer import Reclaimer
     from nsqd.broker.store import BatchSource
 
+# In the journal, the attempts of a deferred message that a consumer has had, but none of whose deliveries counts. It
+# holds up its group if that has an order, and one that was published with a delay doesn't. When such a message is put
+# into a queue, only the 16 bits below count, so an earlier version of nsqd reads 0.
+_NONE_COUNTS: Final = 1 << 16
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _HELD_RANGES_PER_CHANGE: Final = 2_000
 _DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; with more, we put them onto the heap later
@@ -78,6 +82,7 @@ class Ledger:
         "_finished",
         "_furthest",
         "_journal",
+        "_none_counts",
         "_saved_cursor",
         "_source",
         "batch",
@@ -113,6 +118,7 @@ class Ledger:
         self.deferred = DeferredQueue(reclaimer)
         self.buried = BuriedMessages()
         self.held = HeldMessages()
+        self._none_counts: BitMap64 | None = None  # see `_NONE_COUNTS`; some may not be deferred any more
         # If the channel or its topic is ephemeral, the log doesn't wait for us, so we keep batches ourselves. We also
         # record nothing in the journal then.
         self.ephemeral_batches = EphemeralBatches(feed.log) if ephemeral or feed.ephemeral else None
@@ -497,6 +503,24 @@ class Ledger:
             entries += (sequence, attempts, due_ms)
         self._tell_waiting(entries)
 
+    def retry_later_as_new(self, sequence: int, due: int, due_ms: int) -> None:
+        """Defer a message that a consumer has had, although none of its deliveries counts."""
+        if self._none_counts is None:
+            self._none_counts = BitMap64()
+        self._none_counts.add(sequence)
+        self.deferred.add(due, sequence, 0)
+        self._tell_waiting([sequence, _NONE_COUNTS, due_ms])
+
+    def deferred_after_delivery(self) -> BitMap64:
+        """Return the deferred messages that consumers have had, even if that doesn't count as an attempt."""
+        delivered = self.deferred.delivered()
+        return delivered | self.deferred.among(self._none_counts) if self._none_counts else delivered
+
+    def _attempts_for_journal(self, sequence: int) -> int:
+        if self._none_counts and sequence in self._none_counts and sequence in self.deferred:
+            return _NONE_COUNTS
+        return self.attempts_of(sequence)
+
     def release_due(self, until: int, most: int) -> None:
         """Move up to `most` deferred messages that are due by `until` to the retry queue."""
         for sequence, attempts in self.deferred.pop_due(until, most):
@@ -668,7 +692,7 @@ class Ledger:
         ahead = self.ahead_among(sequences - retried - deferred - held)
         waiting = retried | deferred | held | ahead
         moved = waiting if due_ms else deferred  # the others are due already, and keep their places
-        entries = [it for sequence in moved for it in (sequence, self.attempts_of(sequence), due_ms)]
+        entries = [it for sequence in moved for it in (sequence, self._attempts_for_journal(sequence), due_ms)]
         if due_ms:
             for start, end in ranges_in(ahead):
                 self._skip(start, end)
@@ -711,6 +735,7 @@ class Ledger:
         self.retries.clear()
         self.deferred.clear()
         self.held.clear()
+        self._none_counts = None
         if self.ephemeral_batches is not None:
             self.ephemeral_batches.clear()
         self.batch = None
@@ -804,13 +829,17 @@ class Ledger:
 
         They describe the state as of this call, even if you iterate later. At each None, other work may run.
         """
-        return self._snapshot_changes(self.skips.copy(), self.held.ranges(), self.waiting(wall_milliseconds))
+        if self._none_counts:
+            self._none_counts = self.deferred.among(self._none_counts)
+        none_counts = frozenset(self._none_counts or ())
+        return self._snapshot_changes(self.skips.copy(), self.held.ranges(), self.waiting(wall_milliseconds), none_counts)
 
     def _snapshot_changes(
         self,
         skips: SkipRanges,
         held: Iterator[tuple[int, int]],
         waiting: Iterator[tuple[int, int, int] | None],
+        none_counts: frozenset[int],
     ) -> Iterator[Change | None]:
         topic, name = self.feed.name, self.name
         while some := list(islice(held, _HELD_RANGES_PER_CHANGE)):
@@ -822,6 +851,8 @@ class Ledger:
             if place is None:
                 yield None
                 continue
+            if none_counts and place[0] in none_counts:
+                place = place[0], _NONE_COUNTS, place[2]
             entries += place
             if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
                 yield "wait", topic, name, entries
@@ -859,6 +890,9 @@ class Ledger:
             if due_ms == 0:
                 self.retries.add(sequence, attempts)
             else:
+                if attempts == _NONE_COUNTS:
+                    self._none_counts = self._none_counts or BitMap64()
+                    self._none_counts.add(sequence)
                 yield wall_ms_to_due(due_ms), sequence, attempts
 
 

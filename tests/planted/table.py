@@ -1028,7 +1028,7 @@ BUGS: Final = (
         "nsqd/broker/groups.py",
         (
             (
-                "            self._to_learn |= ledger.retries.members.sequences | ledger.deferred.delivered()\n",
+                "            self._to_learn |= ledger.retries.members.sequences | ledger.deferred_after_delivery()\n",
                 "            pass\n",
             ),
         ),

@@ -9,6 +9,7 @@ from nsqcommon.wire.headers import NONE, encode_headers
 from nsqd.broker.channel import Channel
 from nsqd.broker.groups import Groups
 from nsqd.broker.rules import ChannelRules
+from tests.support.fake_store import changes_in
 from tests.support.given_rules import GivenRules
 from tests.support.node import Client, Node
 
@@ -92,6 +93,12 @@ class Grouped:
         self.node.broker.record_progress()
         self.node.store.write_journal(force=True)
         self.node.crash()
+
+    def rotate(self) -> None:
+        """Begin a new journal."""
+        self.node.broker.record_progress()
+        self.node.store.write_journal(force=True)
+        self.node.store.journal = [("snapshot", "t"), *changes_in(self.node.broker.snapshot_topic("t"))]
 
     def follow(self, **rules: Any) -> None:
         self.policy.of_channels = ChannelRules(**rules)

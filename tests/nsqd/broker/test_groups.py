@@ -18,8 +18,7 @@ from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.limits import Usage
 from nsqd.broker.rules import Overflow, TopicRules
 from tests.nsqd.broker.grouping import ORDER, SHARE, TWO, Grouped
-from tests.support.fake_store import changes_in
-from tests.support.node import Node
+from tests.support.node import Client, Node
 
 HOUR = 3600 * 1_000_000_000
 
@@ -466,10 +465,7 @@ def test_a_restart_loses_no_held_message_and_keeps_the_order(rules: dict[str, An
     got = it.got(client).split()
     it.finish(client, got[0])
     if rotates:
-        it.node.broker.record_progress()
-        it.node.store.write_journal(force=True)
-        snapshot = changes_in(it.node.broker.snapshot_topic("t"))
-        it.node.store.journal = [("snapshot", "t"), *snapshot]
+        it.rotate()
     it.crash()
     drained = it.consumer(4)
     it.node.load()
@@ -512,6 +508,43 @@ def test_a_message_that_is_deferred_after_a_delivery_holds_up_its_group_after_a_
     it.node.load()
     assert it.got(client) == "a1"
     assert it.finish(client, "a1") == "a2"
+
+
+def requeued_without_counting() -> tuple[Grouped, Client]:
+    """Return a channel with a1, which was requeued with a delay and without counting its only delivery, and a2."""
+    it = Grouped(**ORDER)
+    client = it.consumer()
+    it.publish("a1 a2")
+    assert it.got(client) == "a1"
+    consumer = it.real.in_flight.owner(it.ids["a1"])
+    assert consumer is not None
+    assert it.real.requeue(consumer, it.ids["a1"], 5000, it.node.now, counts=False) is None
+    it.node.turn()
+    assert it.got(client) == ""
+    return it, client
+
+
+@pytest.mark.parametrize("then", ["", "rotate", "move"])
+def test_a_delivery_that_does_not_count_holds_up_its_group_after_a_restart(then: str) -> None:
+    it, _ = requeued_without_counting()
+    if then == "rotate":
+        it.rotate()
+    elif then == "move":
+        operator_actions.move(it.real, BitMap64(it.of("a1")), 5000)
+    it.crash()
+    client = it.consumer()
+    it.node.load()
+    assert it.got(client) == ""
+    it.node.pass_time(5.1)
+    it.node.load()
+    assert it.got(client) == "a1"
+    assert it.attempts["a1"] == 1
+
+
+def test_a_delivery_that_does_not_count_holds_up_its_group_after_a_change_of_the_rules() -> None:
+    it, client = requeued_without_counting()
+    it.follow(**ORDER, **SHARE)
+    assert it.got(client) == ""
 
 
 def test_what_the_journal_does_not_know_yet_may_come_again_in_order() -> None:
