@@ -73,6 +73,9 @@ _PASSED_AT_ONCE: Final = 50
 _BURIED_AT_ONCE: Final = 2_000  # messages over a limit
 _DROPPED_IN_TURN: Final = 1_000  # ranges that limits drop, over all channels; takes some milliseconds
 _SAMPLED_AT_ONCE: Final = 200  # more deliveries, because sampling consumers have left places in groups free
+# While not all new messages are in the queues of their groups, for fair shares. Most of a turn then is for sorting them:
+# otherwise fast consumers would get what was just sorted, and that may be of a single group.
+_DELIVERED_WHILE_SORTING: Final = 500
 _HELD_AT_ONCE: Final = 2_000  # held messages to look at, while there are ranges left to drop
 _HELD_OF_A_RANGE: Final = 100  # neighbours that are held; to drop them takes as long as a range
 _MISSES: Final = 20  # groups whose next message isn't in memory; then other work may run
@@ -305,6 +308,8 @@ class Channel:
         taken = self._distribute_allowed(self.ledger.depth if groups is None else self._prepare_groups(groups, now), now)
         if groups is not None and groups.gave_up_places:
             taken += self._distribute_after_sampling(groups, now)
+        if groups is not None and groups.full_since is not None:
+            groups.note_whether_full()
         if self.consumers and self.ledger.depth and (later := self.policy.next_delivery(now)) is not None:
             self.wake_at(later)
         return taken
@@ -466,13 +471,13 @@ class Channel:
         former, rules = self.groups, self.policy.rules
         if former is not None:
             former.clear(self.turn.reclaimer)
-        self.groups = Groups(self.ledger, rules) if rules.has_groups else None
+        self.groups = Groups(self.ledger, rules, self.turn) if rules.has_groups else None
 
     def _prepare_groups(self, groups: Groups, now: float) -> int:
         """Learn and sort what has to be, before a delivery. Return about how many messages can be delivered."""
         groups.begin(now)
         groups.gave_up_places = False
-        groups.note_full(self.turn.timestamp)
+        self.wake_at(groups.put_off_until)
         room = self.policy.allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)
         if not room:
             return 0
@@ -487,6 +492,8 @@ class Channel:
             self._count("nsq-group ignored", groups.ignored)
             groups.ignored = 0
         groups.look_beyond()
+        if groups.sorts and not groups.has_sorted_all:
+            return min(groups.available, _DELIVERED_WHILE_SORTING)
         return groups.available
 
     def _learn_groups(self, groups: Groups) -> bool:
@@ -527,7 +534,8 @@ class Channel:
             return False
         stop = groups.sort(batch, cursor, min(self.ledger.run_end(batch), cursor + groups.room))
         if stop == cursor:
-            return False  # because of `max_held`
+            groups.note_full()
+            return False
         self.ledger.hold(stop)
         return True
 
@@ -584,6 +592,7 @@ class Channel:
         """Deliver up to `limit` messages of groups that have something waiting: held ones and retries."""
         ledger = self.ledger
         taken = misses = passed = 0
+        batch: Batch | None = None
         groups.look_beyond()
         while taken < limit and consumer.room > 0:
             sequence = groups.next()
@@ -597,15 +606,24 @@ class Channel:
                 self.wake_at(now)
                 break
             is_retry = sequence in ledger.retries
-            batch = None if ledger.is_lost(sequence) else ledger.batch_of(sequence)
+            if batch is None or not batch.base_sequence <= sequence < batch.end_sequence:
+                if not self._may_read(groups, sequence):
+                    self.wake_at(now)
+                    break
+                batch = None if ledger.is_lost(sequence) else ledger.batch_of(sequence)
             if batch is None:
                 if self._give_up_waiting(groups, sequence, is_retry=is_retry):
                     passed += 1
+                elif ledger.is_refused(sequence):
+                    groups.put_off(now + _PUT_OFF_MS / 1000)
+                    self.wake_at(groups.put_off_until)
+                    passed += 1
                 else:
                     groups.set_aside()
-                    misses += not ledger.is_refused(sequence)
+                    misses += 1
             elif is_retry:
-                taken += self._retry_of_group(groups, consumer, batch, sequence, now)
+                is_buried = not self._retry_of_group(groups, consumer, batch, sequence, now)
+                taken, passed = taken + (not is_buried), passed + is_buried
             else:
                 _, why = self._judge_held(batch, sequence, sequence + 1)
                 if why:

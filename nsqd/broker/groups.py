@@ -46,30 +46,40 @@ So the journal has the numbers of the held messages (`held`), and no names of gr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Final, final
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, final
 
 from pyroaring import BitMap64
 
 from nsqd.broker.held import HeldQueue
 from nsqd.broker.queue_members import SEQUENCE_BITS, SEQUENCE_MASK
+from nsqd.broker.reclaimer import MANY
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.ledger import Ledger
     from nsqd.broker.reclaimer import Reclaimer
     from nsqd.broker.rules import ChannelRules
+    from nsqd.broker.turn_context import TurnContext
+
+    AnyTurn = TurnContext[Any, Any]
 
 MOST_HELD: Final = 20_000_000  # messages, unless the policy says otherwise: at most 100 MB
 # A group costs as much memory as some fifty held messages. So there are fewer groups than that allows, too, in case every
 # message has a group of its own. But a small `max_held` is only about messages.
 _HELD_FOR_A_GROUP: Final = 50
 _FEW_GROUPS: Final = 1_000
+# In a turn, over all channels. But each channel does some of it, so that all of them get ahead.
 _SORTED_IN_TURN: Final = 2_000  # messages that are held or learned; a few milliseconds
+_SORTED_AT_LEAST: Final = 100
 _PASSED_IN_TURN: Final = 5_000  # stale entries
+_READ_AT_LEAST: Final = 2
 _READ_IN_TURN: Final = 50  # batches that aren't in our memory; the system has most of them in its own, 100 us each
+_PUT_OFF_AT_ONCE: Final = 1_000  # groups that are tried again
 _NAMED_AT_ONCE: Final = 500  # messages of a batch
 _LISTED_AT_ONCE: Final = 5_000  # groups
 _NO_LIMIT: Final = 1 << 60
@@ -129,13 +139,17 @@ class Groups:
     __slots__ = (
         "_arrivals",
         "_aside",
+        "_bad",
         "_beyond",
         "_entered",
         "_flying",
         "_going",
         "_going_from",
         "_groups",
+        "_holding",
+        "_is_full",
         "_is_ordered",
+        "_large",
         "_known",
         "_later_seen",
         "_ledger",
@@ -146,11 +160,13 @@ class Groups:
         "_named_from",
         "_names",
         "_passed",
+        "_put_off",
         "_read",
         "_retries_seen",
         "_ring",
         "_sorted",
         "_to_learn",
+        "_turn",
         "_turn_of",
         "_unknown",
         "_used",
@@ -163,12 +179,14 @@ class Groups:
         "unsorted",
     )
 
-    def __init__(self, ledger: Ledger, rules: ChannelRules) -> None:
+    def __init__(self, ledger: Ledger, rules: ChannelRules, turn: AnyTurn) -> None:
         self._ledger = ledger
+        self._turn = turn
         self._is_ordered = rules.order is not None
         self._limit = 1 if self._is_ordered else rules.max_in_flight_per_group or _NO_LIMIT
         self.shares = rules.share is not None
         self.sorts = False  # whether new messages are held even if they could go; see `choose_way`
+        self._is_full = False  # whether the cursor has met `max_held` in this delivery
         self.full_since: int | None = None  # wall clock, nanoseconds: since when the cursor waits because of `max_held`
         self.ignored = 0  # messages whose `nsq-group` is no valid name, since the channel last took the number
         self.gave_up_places = False  # whether places were given up in this delivery, because consumers sample
@@ -176,11 +194,15 @@ class Groups:
         self._groups: dict[bytes, Group] = {}
         self._ring: list[_Entry] = []
         self._entered = 0  # groups that have entered it so far
+        self._holding = 0  # groups that have held messages in their queues
+        self._large: list[list[int]] = []  # heaps that the reclaimer has to free, because that takes long
         self._used = 0  # what the group that was served last had used by then
         self._aside: list[_Entry] = []  # their next message has to be read from disk
+        self._put_off: deque[tuple[float, _Entry]] = deque()  # the disk refuses to read their next message
         self._beyond: list[Group] = []  # the cursor hasn't passed their next message yet
         self._names: list[bytes] = []  # the groups of messages from `_named_from` on
         self._named_from = 0
+        self._bad: list[int] = []  # messages among them whose name is no valid one
         # In flight: the wire id of each message, because FINs have only that.
         self._flying: dict[bytes, Group] = {}
         self._going: list[Group] = []  # of the messages that are just being delivered, from `_going_from` on
@@ -214,6 +236,7 @@ class Groups:
     def clear(self, reclaimer: Reclaimer) -> None:
         """Forget everything, because the channel begins anew."""
         reclaimer.add(self._groups, self._flying, self._known)
+        reclaimer.add(*self._large)  # these are freed first, and then their groups take no time
         self._ring.clear()
 
     # Before a delivery
@@ -222,9 +245,15 @@ class Groups:
         """Take note of this turn, and of what has become of the messages since the last delivery."""
         if now != self._turn_of:
             self.begin_turn(now)
+        self._is_full = False
         for entry in self._aside:
             heappush(self._ring, entry)
         self._aside.clear()
+        for _ in range(_PUT_OFF_AT_ONCE):
+            if self.put_off_until > now:
+                break
+            _, entry = self._put_off.popleft()
+            heappush(self._ring, entry)
         self.follow()
 
     def begin_turn(self, now: float) -> None:
@@ -279,7 +308,7 @@ class Groups:
         place = sequence if self._is_ordered else self._arrivals << SEQUENCE_BITS | sequence
         if group.again is None:
             group.again = []
-        heappush(group.again, place)
+        self._push(group.again, place)
         self._look_at(group)
 
     def _wait_later(self, sequence: int, group: Group) -> None:
@@ -288,8 +317,14 @@ class Groups:
         if self._is_ordered:
             if group.later is None:
                 group.later = []
-            heappush(group.later, sequence)
+            self._push(group.later, sequence)
         self._look_at(group)
+
+    def _push(self, heap: list[int], entry: int) -> None:
+        heappush(heap, entry)
+        if len(heap) == MANY + 1:
+            self._large = [it for it in self._large if it and it is not heap]
+            self._large.append(heap)
 
     def _know(self, sequence: int, group: Group) -> None:
         self._known[sequence] = group
@@ -315,15 +350,24 @@ class Groups:
     @property
     def may_sort(self) -> bool:
         """Whether more messages may be sorted or learned in this turn."""
-        return self._sorted < _SORTED_IN_TURN
+        return self._sorting_left > 0
+
+    @property
+    def _sorting_left(self) -> int:
+        return max(_SORTED_IN_TURN - self._turn.sorted, _SORTED_AT_LEAST - self._sorted, 0)
+
+    def _note_sorted(self, count: int) -> None:
+        self._sorted += count
+        self._turn.sorted += count
 
     @property
     def may_read(self) -> bool:
         """Whether more batches may be read from the page cache in this turn."""
-        return self._read < _READ_IN_TURN
+        return self._turn.cold_reads < _READ_IN_TURN or self._read < _READ_AT_LEAST
 
     def note_read(self) -> None:
         self._read += 1
+        self._turn.cold_reads += 1
 
     def must_learn_first(self, *, is_getting_ahead: bool) -> bool:
         """Whether nothing may be delivered before we know more groups.
@@ -343,14 +387,14 @@ class Groups:
 
         The ones from `cached_from` on come first, because they are in memory.
         """
-        most, some = max(0, _SORTED_IN_TURN - self._sorted), self._to_learn or self._unknown
+        most, some = self._sorting_left, self._to_learn or self._unknown
         before = some.rank(cached_from - 1) if cached_from > 0 else 0
         found = list(some[before : before + most])
         return found + list(some[: min(before, most - len(found))])
 
     def learn(self, sequence: int, batch: Batch | None) -> None:
         """Learn the group of one of the `unlearned` messages. None: it can't be read, so it counts as without a group."""
-        self._sorted += 1
+        self._note_sorted(1)
         ledger = self._ledger
         self._to_learn.discard(sequence)
         self._unknown.discard(sequence)
@@ -379,6 +423,12 @@ class Groups:
         """
         ledger = self._ledger
         self.sorts = self.shares and (ledger.held.total > 0 or bool(self._ring) or room < ledger.ahead)
+
+    @property
+    def has_sorted_all(self) -> bool:
+        """Whether all messages that may be held are in the queues of their groups."""
+        ledger = self._ledger
+        return not (self.unsorted or (ledger.ahead > ledger.held.total and self.room))
 
     @property
     def available(self) -> int:
@@ -420,8 +470,7 @@ class Groups:
             group.in_flight += 1
             going.append(group)
         end = first + len(going)
-        if self.unsorted:
-            self.unsorted.remove_range(first, end)
+        self._note_passed(first, end)
         return end
 
     def sort(self, batch: Batch, first: int, stop: int) -> int:
@@ -430,7 +479,7 @@ class Groups:
         Return its end, which comes early if this turn has sorted enough. The ledger has to hold these messages.
         """
         groups, end = self._groups, first
-        for name in self._names_of(batch, first, min(stop, first + _SORTED_IN_TURN - self._sorted)):
+        for name in self._names_of(batch, first, min(stop, first + self._sorting_left)):
             group = groups.get(name)
             if group is None:
                 if not self.sorts:
@@ -440,14 +489,21 @@ class Groups:
                 break
             if group.queue is None:
                 group.queue = HeldQueue()
+                self._holding += 1
             group.queue.append(end)
             end += 1
             if not group.is_ready:
                 self._look_at(group)
-        self._sorted += end - first
+        self._note_sorted(end - first)
+        self._note_passed(first, end)
+        return end
+
+    def _note_passed(self, first: int, end: int) -> None:
+        """Note that each of these messages is in flight now, or in the queue of its group."""
         if self.unsorted:
             self.unsorted.remove_range(first, end)
-        return end
+        if self._bad and first == self._ledger.cursor:  # the others were counted when the cursor passed them
+            self.ignored += sum([first <= it < end for it in self._bad])
 
     def _may_go(self, group: Group) -> bool:
         if self.sorts:
@@ -463,8 +519,8 @@ class Groups:
         place = first - self._named_from
         if not 0 <= place < len(self._names):
             found = batch.groups(first, min(batch.end_sequence, first + _NAMED_AT_ONCE))
-            self.ignored += found.count(None)
             self._names, self._named_from = [name or _NOBODY for name in found], first
+            self._bad = [at for at, name in enumerate(found, first) if name is None] if None in found else []
             place = 0
         return self._names[place : place + stop - first]
 
@@ -475,7 +531,7 @@ class Groups:
     @property
     def room(self) -> int:
         """How many more messages may be held."""
-        return max(0, self._most_held - self._ledger.held.total) if len(self._groups) < self._most_groups else 0
+        return max(0, self._most_held - self._ledger.held.total) if self._holding < self._most_groups else 0
 
     def _group(self, name: bytes) -> Group:
         return self._groups.get(name) or self._new_group(name)
@@ -485,12 +541,16 @@ class Groups:
         group = self._groups[name] = Group(name, self._limit if name else _NO_LIMIT, self._used + _ROUND)
         return group
 
-    def note_full(self, timestamp: int) -> None:
-        """Update `full_since`."""
-        if self.room:
+    def note_full(self) -> None:
+        """Note that the cursor waits, because no more messages may be held."""
+        self._is_full = True
+        if self.full_since is None:
+            self.full_since = self._turn.timestamp
+
+    def note_whether_full(self) -> None:
+        """Note after a delivery whether the cursor doesn't wait any more."""
+        if not self._is_full and (self.room or self._ledger.ahead == self._ledger.held.total):
             self.full_since = None
-        elif self.full_since is None:
-            self.full_since = timestamp
 
     # Waiting messages, from the ring
 
@@ -538,6 +598,8 @@ class Groups:
                 self._beyond.append(group)  # it was published with a delay, say, and earlier messages of its group
                 return -1  # may still come
             later = self._first_later(group) if group.later is not None else -1
+            if self.is_behind:
+                return -1
             return found if later < 0 or found < later else -1
         if again >= 0 and (group.retry_is_next or held < 0):
             return again
@@ -557,12 +619,12 @@ class Groups:
             queue = self._pop_held(group, queue)
         return -1
 
-    @staticmethod
-    def _pop_held(group: Group, queue: HeldQueue) -> HeldQueue | None:
+    def _pop_held(self, group: Group, queue: HeldQueue) -> HeldQueue | None:
         """Drop the first entry of the group's queue. Return the queue, if it has more."""
         queue.pop()
         if not queue.count:
             group.queue = None
+            self._holding -= 1
         return group.queue
 
     def _first_again(self, group: Group) -> int:
@@ -581,9 +643,12 @@ class Groups:
     def _first_later(self, group: Group) -> int:
         heap = group.later
         while heap:
+            if self.is_behind:
+                return -1
             if heap[0] in self._later_seen and self._known.get(heap[0]) is group:
                 return heap[0]
             heappop(heap)
+            self._passed += 1
         group.later = None
         return -1
 
@@ -624,6 +689,15 @@ class Groups:
     def set_aside(self) -> None:
         """Leave out the group of `next` until the next `begin`, because its message has to be read from disk."""
         self._aside.append(heappop(self._ring))
+
+    def put_off(self, until: float) -> None:
+        """Leave out the group of `next` until then, because the disk refuses to read its message."""
+        self._put_off.append((until, heappop(self._ring)))
+
+    @property
+    def put_off_until(self) -> float:
+        """When the first of the groups that were put off is to be tried again."""
+        return self._put_off[0][0] if self._put_off else inf
 
     # In flight
 

@@ -33,10 +33,11 @@ class HeldMessages:
     channels never hold any.
     """
 
-    __slots__ = ("_delivered", "_new", "_sequences", "total")
+    __slots__ = ("_delivered", "_new", "_sequences", "has_news", "total")
 
     def __init__(self) -> None:
         self.total = 0  # number of messages
+        self.has_news = False  # whether messages were held or delivered since the last `take_news`
         self._sequences: BitMap64 | None = None
         self._new: list[tuple[int, int]] = []  # ranges held since the last `take_news`
         self._delivered: BitMap64 | None = None  # delivered since then, for the first time
@@ -53,6 +54,7 @@ class HeldMessages:
         if self._new and self._new[-1][1] == start:
             start = self._new.pop()[0]
         self._new.append((start, end))
+        self.has_news = True
 
     def fill(self, sequences: BitMap64) -> None:
         """Hold these messages, which the journal knows to be held. Nothing else may be held yet."""
@@ -67,6 +69,7 @@ class HeldMessages:
         if self._delivered is None:
             self._delivered = BitMap64()
         self._delivered.add_range(start, end)
+        self.has_news = True
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
         """Take out the wanted messages that are held, and return them."""
@@ -121,13 +124,9 @@ class HeldMessages:
         self.total = 0
         self._sequences = self._delivered = None
         self._new = []
+        self.has_news = False
 
     # The journal
-
-    @property
-    def has_news(self) -> bool:
-        """Whether messages were held or delivered since the last `take_news`."""
-        return bool(self._new) or self._delivered is not None
 
     def take_news(self, finished: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
         """Return the ranges that were held since the last call, and the messages that were delivered.
@@ -136,6 +135,7 @@ class HeldMessages:
         """
         held, self._new = self._new, []
         delivered, self._delivered = self._delivered, None
+        self.has_news = False
         if delivered is None:
             return held, []
         return held, list(delivered - bitmap_of_ranges(finished))

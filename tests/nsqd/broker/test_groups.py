@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from pyroaring import BitMap64
@@ -16,8 +18,13 @@ from nsqd.broker.channel import Channel
 from nsqd.broker.groups import GroupSnapshot
 from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.limits import Usage
-from nsqd.broker.rules import Overflow, TopicRules
+from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
+from nsqd.log.reading.log_reader import LogReader
+from nsqd.log.store import DiskStore
 from tests.nsqd.broker.grouping import ORDER, SHARE, TWO, Grouped
+from tests.nsqd.log.harness import OpenStore
+from tests.support import node as node_module
+from tests.support.given_rules import GivenRules
 from tests.support.node import Client, Node
 
 HOUR = 3600 * 1_000_000_000
@@ -25,6 +32,14 @@ HOUR = 3600 * 1_000_000_000
 
 def many(group: str, count: int) -> str:
     return " ".join(f"{group}{number}" for number in range(count))
+
+
+def publish_groups(it: Grouped, names: list[str]) -> None:
+    """Publish a message of each of these groups, as one batch."""
+    headers = b"".join(encode_headers({"nsq-group": name}) for name in names)
+    count = len(names)
+    it.node.broker.topics["t"].publish(b"\0\0\0\1x" * count, range(0, 5 * count + 1, 5), headers=headers)
+    it.node.turn()
 
 
 def largest(it: Grouped, count: int = 10) -> list[GroupSnapshot]:
@@ -157,6 +172,18 @@ def test_a_consumer_that_samples_everything_away_lets_other_work_run() -> None:
     for _ in range(3):
         it.node.pass_time(0)
     assert it.held() == []
+
+
+def test_a_bad_group_is_counted_once() -> None:
+    it = Grouped(**ORDER)
+    client = it.consumer()
+    publish_groups(it, ["a", "a", "", "", ""])
+    client.say(b"".join(fin(message.id) for message in client.messages()[1:]))
+    assert it.real.policy_counts == {"nsq-group ignored": 3}
+    it.follow(**ORDER, **SHARE)
+    it.real.schedule_delivery()
+    it.node.turn()
+    assert it.real.policy_counts == {"nsq-group ignored": 3}
 
 
 # Order
@@ -936,12 +963,182 @@ def test_beyond_max_held_the_cursor_waits() -> None:
     it.publish("a1 a2 a3 a4 b1")
     assert it.got(client) == "a1"
     assert it.held() == it.of("a2 a3")
-    it.real.schedule_delivery()
-    it.node.turn()
     assert it.groups.full_since == it.node.broker.turn.timestamp
     assert it.finish(client, "a1") == "a2 b1"
     assert it.drain(client, "a2") == "a3 a4"
     assert it.groups.full_since is None
+
+
+def test_a_channel_is_not_full_if_nothing_waits_for_room() -> None:
+    it = Grouped(**ORDER, max_held=2)
+    it.consumer()
+    it.publish("a1 a2 a3")
+    it.real.schedule_delivery()
+    it.node.turn()
+    assert it.real.ledger.cursor == 3
+    assert it.groups.full_since is None
+
+
+def test_groups_that_only_have_something_in_flight_need_no_room() -> None:
+    it = Grouped(**ORDER, max_held=40_000)
+    it.node.store.memory_capacity = None
+    client = it.consumer(2500)
+    publish_groups(it, [*(f"g{number}" for number in range(1001)), "g0", "another"])
+    assert len(client.messages()) == 1002
+    assert it.held() == [1001]
+
+
+def test_fast_consumers_get_no_backlog_in_the_order_of_the_log() -> None:
+    it = Grouped(**SHARE)
+    it.node.store.memory_capacity = None
+    for _ in range(5):
+        it.publish(many("a", 2000))
+    it.publish("b1")
+    client = it.consumer(2500)
+    before = 0
+    for _ in range(50):
+        words = it.got(client).split()
+        if "b1" in words:
+            break
+        before += len(words)
+        client.say(b"".join(fin(it.ids[word]) for word in words))
+        it.node.pass_time(0)
+    assert "b1" in words
+    assert before < 5000
+
+
+def test_channels_share_what_is_sorted_in_a_turn() -> None:
+    it = Grouped(**SHARE)
+    it.node.store.memory_capacity = None
+    channels = [it.node.broker.topics["t"].channel(f"c{number}") for number in range(50)]
+    for channel in channels:
+        channel.pause()
+        it.node.consumer(channel=channel.name, ready=5)
+    publish_groups(it, ["a"] * 3000)
+    for channel in channels:
+        channel.unpause()
+    it.node.turn()
+    sorted_ones = [channel.ledger.held.total for channel in channels]
+    assert min(sorted_ones) > 50
+    assert sum(sorted_ones) < 10_000
+
+
+def test_thousands_of_retries_with_no_attempts_left_are_buried_in_slices() -> None:
+    it = Grouped(**SHARE)
+    it.node.store.memory_capacity = None
+    client = it.consumer(2500)
+    publish_groups(it, [f"g{number % 5}" for number in range(1000)])
+    messages = client.messages()
+    client.say(b"RDY 0\n")
+    client.say(b"".join(req(message.id, 0) for message in messages))
+    for _ in range(10):
+        it.node.pass_time(0.001)
+    assert len(it.real.ledger.retries) == 1000
+    it.follow(**SHARE, max_attempts=1)
+    client.say(b"RDY 100\n")
+    assert 0 < len(it.real.ledger.buried) < 500
+    for _ in range(10):
+        it.node.pass_time(0)
+    assert len(it.real.ledger.buried) == 1000
+
+
+def test_groups_that_the_disk_refuses_to_read_are_tried_again_after_a_minute() -> None:
+    it = Grouped(**ORDER)
+    it.node.store.memory_capacity = None
+    client = it.consumer(1000)
+    names = [f"g{number}" for number in range(1000)]
+    publish_groups(it, names)
+    publish_groups(it, names)
+    messages = client.messages()
+    client.say(b"RDY 2500\n")
+    log = it.node.store.logs["t"]
+    log.refused = (1000, 2000)
+    client.say(b"".join(fin(message.id) for message in messages))
+    tried: list[int] = []
+    end_of_refused = log.end_of_refused
+    with patch.object(log, "end_of_refused", lambda sequence: tried.append(sequence) or end_of_refused(sequence)):
+        for _ in range(5):
+            it.publish("-1")
+        assert 0 < len(set(tried)) <= 1000
+        for _ in range(5):
+            it.node.pass_time(0)
+        tried.clear()
+        it.publish("-2")
+        assert tried == []
+    log.refused = (0, 0)
+    for _ in range(5):
+        it.node.pass_time(25)
+        client.say(nop())
+    assert len({message.id for message in client.messages()}) == 1006
+
+
+def test_a_turn_reads_only_so_many_batches_for_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = OpenStore(tmp_path)
+    monkeypatch.setattr(DiskStore, "reserved_ids", 0, raising=False)
+    monkeypatch.setattr(DiskStore, "memory_capacity", None, raising=False)
+    monkeypatch.setattr(node_module, "FakeStore", lambda: store.store)
+    node = Node(policy=GivenRules(ChannelRules(share="group")), mem_queue_size=100)
+    store.on_loaded = node.broker.loaded
+    topic = node.broker.topic("t")
+    channel = topic.channel("c")
+    record = (200).to_bytes(4, "big") + b"x" * 200
+    for number in range(300):
+        for _ in range(3):
+            topic.publish(record * 10, range(0, 2041, 204), headers=encode_headers({"nsq-group": f"g{number}"}) * 10)
+            node.turn()
+    client = node.consumer(ready=1)
+
+    def load() -> None:
+        while store.store.reads.loads:
+            store.load()
+            node.turn()
+
+    while channel.ledger.cursor < topic.log.tail:
+        client.say(b"".join(fin(message.id) for message in client.messages()))
+        node.pass_time(0.001)
+        load()
+    read_cached, reads = LogReader._read_cached, Mock()
+    with patch.object(LogReader, "_read_cached", lambda *arguments: reads() or read_cached(*arguments)):
+        client.say(b"RDY 2500\n")
+    assert reads.call_count <= 100
+
+
+def test_the_heaps_of_a_large_group_are_freed_in_slices() -> None:
+    it = Grouped(**ORDER)
+    it.node.store.memory_capacity = None
+    client = it.consumer(2000)
+    it.follow()
+    it.publish(many("a", 1200))
+    messages = client.messages()
+    it.follow(**ORDER)
+    client.say(b"".join(req(message.id, 60_000) for message in messages))
+    for _ in range(12):
+        it.node.pass_time(0.001)
+    reclaimer = it.real.turn.reclaimer
+    before = reclaimer.entries
+    it.real.renew_groups()
+    assert reclaimer.entries - before >= 2 * 1200
+
+
+def test_thousands_of_stale_deferred_messages_are_passed_in_slices() -> None:
+    it = Grouped(max_in_flight_per_group=9000)
+    it.node.store.memory_capacity = None
+    clients = [it.consumer(2500) for _ in range(4)]
+    it.publish(many("a", 8002))
+    messages = {message.body: (client, message) for client in clients for message in client.messages()}
+    it.follow(**ORDER)
+    for number in range(8000):
+        client, message = messages[b"a%d" % number]
+        client.say(req(message.id, 60_000))
+    operator_actions.cancel(it.real, BitMap64(it.of(many("a", 7999))))
+    for body, answer in ((b"a8000", req), (b"a8001", fin)):
+        client, message = messages[body]
+        client.say(answer(message.id, 0) if answer is req else answer(message.id))
+    later = it.groups._groups[b"a"].later
+    assert later is not None
+    assert 1 < len(later) < 8000
+    it.node.pass_time(0)
+    assert len(later) == 1
 
 
 def test_a_turn_sorts_so_many_messages_and_others_go_on() -> None:
