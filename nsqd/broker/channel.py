@@ -298,12 +298,21 @@ class Channel:
             self.ledger.record_progress(urgent=True)
 
     def _distribute_ruled(self, now: float) -> int:
-        available = self.ledger.depth if self.groups is None else self._prepare_groups(self.groups, now)
-        taken = self._distribute(self.policy.allowed(available, now), now)
+        taken = more = self._distribute_allowed(now)
+        # Consumers that sample finish most messages unseen. So the places that these took in their groups are free again,
+        # and no answer would make us look at the groups.
+        while more and self.groups is not None and any(consumer.sample_rate for consumer in self.consumers):
+            more = self._distribute_allowed(now)
+            taken += more
         self.dry_run.delivered(taken, now)
-        self.policy.spend(taken)
         if self.consumers and self.ledger.depth and (later := self.policy.next_delivery(now)) is not None:
             self.wake_at(later)
+        return taken
+
+    def _distribute_allowed(self, now: float) -> int:
+        available = self.ledger.depth if self.groups is None else self._prepare_groups(self.groups, now)
+        taken = self._distribute(self.policy.allowed(available, now), now)
+        self.policy.spend(taken)
         return taken
 
     def _distribute(self, available: int, now: float) -> int:
