@@ -21,7 +21,7 @@ from nsqcommon.wire.headers import NONE, encode_headers
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import BackoffRule
 from tests.model.reference import ChannelModel, Entry, Place, TopicModel
-from tests.model.test_broker_model import BACKOFF, LATE, LONG, OF_A_SEARCH, BrokerMachine
+from tests.model.test_broker_model import BACKOFF, LATE, LONG, OF_A_SEARCH, SOME, BrokerMachine
 from tests.support.lengths import new_chance, sized
 from tests.support.slices import MODEL_SLICES
 
@@ -69,6 +69,17 @@ class GroupsMachine(BrokerMachine):
         self.policy.of_channels = replace(self.policy.of_channels, **rules)
         self.broker.rules_changed(list(self.broker.topics))
         self._finish_turn()
+
+    @rule(start=SOME, delay_ms=st.sampled_from([0, 5_000]))
+    def fail_and_start_again(self, start: int, delay_ms: int) -> None:
+        """Restart nsqd when a message has just failed, which is seldom followed by a consumer by chance."""
+        if self._living():
+            self.requeue(0, start, delay_ms)
+        self._finish_turn()
+        self.every_message_is_in_one_place()
+        self.crash(0, down=0.0, learns=False)
+        self.subscribe("orders", "mail", ready=6, timeout=60.0, sample_rate=0)
+        self.load()
 
     def _headers(self, body: bytes) -> bytes:
         group = group_of(body)
