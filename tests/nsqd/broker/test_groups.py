@@ -186,6 +186,18 @@ def test_a_bad_group_is_counted_once() -> None:
     assert it.real.policy_counts == {"nsq-group ignored": 3}
 
 
+@pytest.mark.parametrize("rules", [ORDER, SHARE, ORDER | SHARE])
+def test_a_consumer_that_samples_leaves_nothing_waiting(rules: dict[str, Any]) -> None:
+    it = Grouped(**rules)
+    it.publish("a1 a2 a3 a4 a5")
+    client = it.consumer(0)
+    it.real.consumers[0].sample_rate = 50
+    it.node.percents = [90, 90, 90, 90, 10]
+    client.say(b"RDY 2\n")
+    assert it.got(client) == "a5"
+    assert it.real.depth == 0
+
+
 # Order
 
 
