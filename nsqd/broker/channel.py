@@ -305,7 +305,9 @@ class Channel:
 
     def _distribute_ruled(self, now: float) -> int:
         groups = self.groups
-        taken = self._distribute_allowed(self.ledger.depth if groups is None else self._prepare_groups(groups, now), now)
+        taken = self._distribute_allowed(
+            self.ledger.depth if groups is None else self._prepare_groups(groups, now), now
+        )
         if groups is not None and groups.gave_up_places:
             taken += self._distribute_after_sampling(groups, now)
         if groups is not None and groups.full_since is not None:

@@ -832,7 +832,9 @@ class Ledger:
         if self._none_counts:
             self._none_counts = self.deferred.among(self._none_counts)
         none_counts = frozenset(self._none_counts or ())
-        return self._snapshot_changes(self.skips.copy(), self.held.ranges(), self.waiting(wall_milliseconds), none_counts)
+        return self._snapshot_changes(
+            self.skips.copy(), self.held.ranges(), self.waiting(wall_milliseconds), none_counts
+        )
 
     def _snapshot_changes(
         self,

@@ -153,7 +153,9 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     finished = bitmap_of_ranges(backlog.finished)
     # The cursor can't go back to messages in compacted files, because those are before the log's first segment. They were
     # held, so they are held again.
-    early = _readable_among(log, bitmap_of(backlog.next, cursor) - finished - places - buried.all(), _READ_FOR_EACH * most)
+    early = _readable_among(
+        log, bitmap_of(backlog.next, cursor) - finished - places - buried.all(), _READ_FOR_EACH * most
+    )
     if early is None:
         return None
     skipped = between(finished | places, cursor, end) | between(buried.all(), cursor, end)
@@ -169,7 +171,9 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     ahead = end - cursor - len(skipped)
     lies_buried = len(between(buried.all(), backlog.next, end) - finished) + len(between(here, 0, backlog.next))
     still_kicked = sum(it[0] not in left_out for it in kicked)
-    restored = ahead + len(early) + len(requeued) + len(deferred) - still_kicked + backlog.count_among(held) + lies_buried
+    restored = (
+        ahead + len(early) + len(requeued) + len(deferred) - still_kicked + backlog.count_among(held) + lies_buried
+    )
     return Restored(restored, backlog.count - restored)
 
 

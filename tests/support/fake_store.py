@@ -108,7 +108,8 @@ class FakeLog:
         self._store.dirty[self.topic] = self
 
     def batch_at(self, sequence: int) -> Batch | None:
-        assert (self.first <= sequence or sequence in self.compacted) and sequence < self.tail
+        assert self.first <= sequence or sequence in self.compacted
+        assert sequence < self.tail
         batches = [batch for batch, _ in self._buffered] + self._written
         batch = next(b for b in batches if b.base_sequence <= sequence < b.end_sequence)
         if self.end_of_refused(sequence) != sequence:

@@ -16,8 +16,8 @@ from nsqcommon.wire.headers import encode_headers
 from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
 from nsqd.broker.groups import GroupSnapshot
-from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.limits import Usage
+from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
 from nsqd.log.reading.log_reader import LogReader
 from nsqd.log.store import DiskStore
@@ -406,7 +406,9 @@ def test_a_group_with_a_weight_gets_more_messages_in_its_turn() -> None:
 
 
 @pytest.mark.parametrize(("rules", "places"), [(ORDER, 2), (TWO, 4)])
-def test_a_group_with_a_weight_gets_more_although_it_often_waits_for_a_place(rules: dict[str, Any], places: int) -> None:
+def test_a_group_with_a_weight_gets_more_although_it_often_waits_for_a_place(
+    rules: dict[str, Any], places: int
+) -> None:
     it = Grouped(**SHARE, **rules, weights=(("g", 3),))
     for number in range(60):
         it.publish(f"g{number} a{number} b{number} c{number}")
