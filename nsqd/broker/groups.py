@@ -571,7 +571,8 @@ class Groups:
         ring = self._ring
         while ring and not self.is_behind:
             group = ring[0][3]
-            sequence = self._next_of(group)
+            # A group may be at its limit here, if its messages in flight were learned after one that waits
+            sequence = self._next_of(group) if group.in_flight < group.limit else -1
             if sequence >= 0:
                 return sequence
             if not self.is_behind:

@@ -645,6 +645,21 @@ def test_the_groups_of_messages_in_flight_are_read_from_disk_first() -> None:
     assert it.got(client) == "c1"
 
 
+def test_a_message_in_flight_counts_although_its_group_is_learned_after_that_of_a_retry() -> None:
+    it = Grouped()
+    client = it.consumer(2)
+    it.publish("a1 b1 a2 a3")
+    it.got(client)
+    it.requeue(client, "a1")
+    assert it.finish(client, "b1") == "a2"
+    client.say(b"RDY 1\n")
+    assert it.requeue(client, "a1") == ""
+    it.follow(**ORDER)
+    client.say(b"RDY 9\n")
+    assert it.got(client) == ""
+    assert it.finish(client, "a2") == "a1"
+
+
 def test_a_limit_is_raised_and_lowered() -> None:
     it = Grouped(max_in_flight_per_group=1)
     client = it.consumer()
