@@ -387,10 +387,8 @@ class Groups:
 
         The ones from `cached_from` on come first, because they are in memory.
         """
-        most, some = self._sorting_left, self._to_learn or self._unknown
-        before = some.rank(cached_from - 1) if cached_from > 0 else 0
-        found = list(some[before : before + most])
-        return found + list(some[: min(before, most - len(found))])
+        found = _cached_first(self._to_learn, self._sorting_left, cached_from)
+        return found + _cached_first(self._unknown, self._sorting_left - len(found), cached_from)
 
     def learn(self, sequence: int, batch: Batch | None) -> None:
         """Learn the group of one of the `unlearned` messages. None: it can't be read, so it counts as without a group."""
@@ -758,6 +756,13 @@ class Groups:
     def _snapshot(self, group: Group) -> GroupSnapshot:
         oldest = group.queue.first if group.queue is not None else -1
         return GroupSnapshot(group.name, _held_by(group), group.known, group.in_flight, oldest)
+
+
+def _cached_first(sequences: BitMap64, most: int, cached_from: int) -> list[int]:
+    """Return up to `most` of these sequences, beginning with the ones from `cached_from` on."""
+    before = sequences.rank(cached_from - 1) if cached_from > 0 else 0
+    found = list(sequences[before : before + most])
+    return found + list(sequences[: min(before, most - len(found))])
 
 
 def _first_of(group: Group) -> int:

@@ -1085,7 +1085,12 @@ def test_groups_that_the_disk_refuses_to_read_are_tried_again_after_a_minute() -
     client.say(b"".join(fin(message.id) for message in messages))
     tried: list[int] = []
     end_of_refused = log.end_of_refused
-    with patch.object(log, "end_of_refused", lambda sequence: tried.append(sequence) or end_of_refused(sequence)):
+
+    def noted(sequence: int) -> int:
+        tried.append(sequence)
+        return end_of_refused(sequence)
+
+    with patch.object(log, "end_of_refused", noted):
         for _ in range(5):
             it.publish("-1")
         assert 0 < len(set(tried)) <= 1000
@@ -1160,9 +1165,10 @@ def test_thousands_of_stale_deferred_messages_are_passed_in_slices() -> None:
         client, message = messages[b"a%d" % number]
         client.say(req(message.id, 60_000))
     operator_actions.cancel(it.real, BitMap64(it.of(many("a", 7999))))
-    for body, answer in ((b"a8000", req), (b"a8001", fin)):
-        client, message = messages[body]
-        client.say(answer(message.id, 0) if answer is req else answer(message.id))
+    client, message = messages[b"a8000"]
+    client.say(req(message.id, 0))
+    client, message = messages[b"a8001"]
+    client.say(fin(message.id))
     later = it.groups._groups[b"a"].later
     assert later is not None
     assert 1 < len(later) < 8000
