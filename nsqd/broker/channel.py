@@ -474,6 +474,9 @@ class Channel:
         if former is not None:
             former.clear(self.turn.reclaimer)
         self.groups = Groups(self.ledger, rules, self.turn) if rules.has_groups else None
+        if former is not None and self.groups is None:
+            self.ledger.retries.note_changes(wanted=False)
+            self.ledger.deferred.note_changes(wanted=False)
 
     def _prepare_groups(self, groups: Groups, now: float) -> int:
         """Learn and sort what has to be, before a delivery. Return about how many messages can be delivered."""

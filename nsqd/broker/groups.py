@@ -32,7 +32,7 @@ with a delay, 2 waits until then. If 1 is buried, it holds up nothing, and when 
 waits in its group.
 
 **Nobody tells this class what has become of a message**, except consumers' answers. The ledger knows each message's place,
-and `follow` looks for the differences since the last delivery: a few comparisons of bitmaps. So a new way to cancel or
+and `follow` asks for what has changed since the last delivery (`NotedMembers`). So a new way to cancel or
 move messages can't forget a group. Everything here can be rebuilt from the ledger and the log, and is, when nsqd starts
 or the rules change (`Channel.renew_groups`):
 
@@ -211,9 +211,11 @@ class Groups:
         # Waiting again, or deferred after a delivery, by sequence
         self._known: dict[int, Group] = {}
         self._arrivals = 0
-        self._retries_seen = BitMap64()  # the retries as of the last `follow`
+        ledger.retries.note_changes(wanted=True)
+        ledger.deferred.note_changes(wanted=True)
+        self._retries_seen = ledger.retries.members.sequences.copy()  # the retries as of the last `follow`
         self._later_seen = BitMap64()  # known messages that were deferred then
-        self._unknown = BitMap64()  # retries whose group we don't know yet
+        self._unknown = self._retries_seen.copy()  # retries whose group we don't know yet
         # What an earlier process, or this channel without these rules, has left
         self.unsorted = ledger.held.all()
         self._to_learn = BitMap64()  # their groups must be known before the first delivery
@@ -262,21 +264,21 @@ class Groups:
     def follow(self) -> None:
         """Compare the ledger with what we know of it, so that each waiting message is where its group looks for it."""
         ledger = self._ledger
-        retries = ledger.retries.members.sequences
-        candidates = self._later_seen
         if self.unsorted:
             self.unsorted = ledger.held.among(self.unsorted)
+        changed = ledger.retries.changes() | ledger.deferred.changes()
         if self._left:
-            candidates = candidates | BitMap64(self._left)
+            changed |= BitMap64(self._left)
             self._left.clear()
-        if retries != self._retries_seen:
-            gone, fresh = self._retries_seen - retries, retries - self._retries_seen
-            self._retries_seen = retries.copy()
-            candidates = candidates | gone
+        retries = ledger.retries.members.sequences
+        if changed:
+            here, seen = retries & changed, self._retries_seen & changed
+            gone, fresh = seen - here, here - seen
+            self._retries_seen -= gone
+            self._retries_seen |= fresh
+            self._unknown -= gone
             self._take_retries(fresh)
-            self._unknown &= retries
-        if candidates:
-            self._take_deferred(ledger.deferred.among(candidates), candidates)
+            self._take_deferred(ledger.deferred.among(changed), changed)
         if self._to_learn:
             wanted = self._to_learn
             self._to_learn = ledger.in_flight.among(wanted) | retries & wanted | ledger.deferred.among(wanted)
@@ -287,9 +289,10 @@ class Groups:
             self._wait_again(sequence, self._known[sequence])
         self._unknown |= fresh - known
 
-    def _take_deferred(self, deferred: BitMap64, candidates: BitMap64) -> None:
-        """Note which of the messages that left their place are deferred, and forget the ones that are gone."""
-        for sequence in candidates - deferred:
+    def _take_deferred(self, deferred: BitMap64, changed: BitMap64) -> None:
+        """Note which of the messages that came or left are deferred, and forget the ones that are gone."""
+        elsewhere = changed - deferred
+        for sequence in elsewhere:
             group = self._known.get(sequence)
             if group is None:
                 continue
@@ -297,7 +300,7 @@ class Groups:
                 self._forget(sequence, group)
             self._look_at(group)  # it may have been held up by this message
         fresh = deferred - self._later_seen
-        self._later_seen &= deferred
+        self._later_seen -= elsewhere
         for sequence in fresh:
             if (group := self._known.get(sequence)) is not None:
                 self._wait_later(sequence, group)

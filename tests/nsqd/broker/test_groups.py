@@ -15,9 +15,10 @@ from nsqcommon.wire.commands import fin, nop, req
 from nsqcommon.wire.headers import encode_headers
 from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
-from nsqd.broker.groups import GroupSnapshot
+from nsqd.broker.groups import Groups, GroupSnapshot
 from nsqd.broker.limits import Usage
 from nsqd.broker.operator_actions import CancelOutcome
+from nsqd.broker.queue_members import Members
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
 from nsqd.log.reading.log_reader import LogReader
 from nsqd.log.store import DiskStore
@@ -1135,6 +1136,32 @@ def test_a_turn_reads_only_so_many_batches_for_groups(tmp_path: Path, monkeypatc
     with patch.object(LogReader, "_read_cached", lambda *arguments: reads() or read_cached(*arguments)):
         client.say(b"RDY 2500\n")
     assert reads.call_count <= 100
+
+
+def test_a_delivery_compares_only_what_has_changed() -> None:
+    it = Grouped(**ORDER)
+    client = it.consumer()
+    it.publish("a1 b1 c1")
+    it.got(client)
+    it.requeue(client, "a1", 60_000)
+    it.requeue(client, "b1", 60_000)
+    with patch.object(Groups, "_take_deferred") as compared:
+        it.groups.follow()
+        compared.assert_not_called()
+        operator_actions.cancel(it.real, BitMap64(it.of("b1")))
+        it.groups.follow()
+        assert [*compared.call_args.args] == [BitMap64(), BitMap64(it.of("b1"))]
+
+
+def test_without_the_rules_no_changes_are_noted() -> None:
+    it = Grouped(**ORDER)
+    it.follow()
+    assert type(it.real.ledger.retries.members) is Members
+    client = it.consumer()
+    it.publish("a1")
+    it.got(client)
+    it.requeue(client, "a1", 60_000)
+    assert it.real.ledger.deferred.changes() == BitMap64()
 
 
 def test_the_heaps_of_a_large_group_are_freed_in_slices() -> None:
