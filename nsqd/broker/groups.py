@@ -373,7 +373,7 @@ class Groups:
         self._turn.cold_reads += 1
 
     def must_learn_first(self, *, is_getting_ahead: bool) -> bool:
-        """Whether nothing may be delivered before we know more groups.
+        """Return whether nothing may be delivered before we know more groups.
 
         That is so until we know the groups of all messages that an earlier process, or this channel with other rules, has
         delivered. Later, messages may come back whose groups we don't know, for example a kicked one. With `order`, the
@@ -382,7 +382,7 @@ class Groups:
         return bool(self._to_learn) or (self._is_ordered and bool(self._unknown) and is_getting_ahead)
 
     def has_more_to_learn(self, count: int) -> bool:
-        """Whether there are more than so many messages whose groups we have to read from the log."""
+        """Return whether there are more than so many messages whose groups we have to read from the log."""
         return len(self._to_learn) + len(self._unknown) > count
 
     def unlearned(self, cached_from: int) -> list[int]:

@@ -83,7 +83,7 @@ class FakeLog:
         return sequence
 
     def next_kept(self, sequence: int) -> int:
-        return sequence
+        return max(sequence, self.first)
 
     def older_than(self, timestamp: int) -> int:
         return 0
