@@ -119,11 +119,12 @@ class ColdBlocks:
         if sequence >= self._highest_end:  # the usual case: the reader continues after the last block
             return None
         place = bisect_right(self._firsts, sequence) - 1
-        if place < 0 or sequence >= (block := self._blocks[self._firsts[place]]).end:
+        found = self._blocks[self._firsts[place]] if place >= 0 else None
+        if found is None or sequence >= found.end:
             return None
-        self._blocks.move_to_end(block.first)
-        self._last = block
-        return block
+        self._blocks.move_to_end(found.first)
+        self._last = found
+        return found
 
     def start_of(self, sequence: int, segment: Segment) -> Start | None:
         """Return the start of `sequence` in the segment, or None if no block ends just before it."""
