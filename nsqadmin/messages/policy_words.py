@@ -18,6 +18,7 @@ TEXTS: Final = {
     "overflow, buried": "were buried, the oldest first, as there were too many (overflow)",
     "ttl, dropped": "waited for too long and were dropped (ttl)",
     "ttl, buried": "waited for too long and were buried (ttl)",
+    "nsq-group ignored": "have an nsq-group that is empty, too long or not UTF-8, so they count as without one",
     "buried": "were buried by a rule while no client had them",
     "not on disk, dropped": "were dropped where they would have been buried: this channel is in memory only",
     "max_messages, dry run": "would have been refused (max_messages)",

@@ -18,7 +18,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.equal_pieces import equal_pieces
-from nsqcommon.wire.headers import header_offsets, value_of
+from nsqcommon.wire.groups import GROUP, valid_group
+from nsqcommon.wire.headers import have_equal_shapes, header_offsets, place_of, value_of
 
 if TYPE_CHECKING:
     from nsqcommon.wire.frames import Piece
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _FRAME_TYPE_MESSAGE: Final = 2
 _FRAME_TYPE_HEADED: Final = 3  # the same, with headers between id and body
 _TTL: Final = b"\x07nsq-ttl"  # the encoded name of the header with a message's time to live in milliseconds
+_GROUP: Final = bytes((len(GROUP),)) + GROUP.encode()  # the encoded name of the header with a message's group
 JUDGED_AT_ONCE: Final = 500  # messages; searching the headers of one takes 10 us if it has all 64
 _is_ttl: Final = re.compile(rb"[0-9]{1,15}").fullmatch
 _MILLISECOND: Final = 1_000_000  # nanoseconds
@@ -155,6 +157,40 @@ class Batch:
             self._may_expire = _TTL in self.headers
         return self._may_expire
 
+    def group_of(self, sequence: int) -> bytes | None:
+        """Return a message's group, b"" if it has none, or None if its `nsq-group` is no valid name."""
+        return self.groups(sequence, sequence + 1)[0]
+
+    def groups(self, first: int, stop: int) -> list[bytes | None]:
+        """Return `group_of` for each of the messages [first, stop).
+
+        Most messages of a publisher have the same names of headers, with values of the same lengths. Then we cut all
+        groups at the same place, which is five times as fast as searching each message.
+        """
+        count = stop - first
+        if not self.headers:
+            return [b""] * count
+        headers, places, position = self.headers, self._header_places(), first - self.base_sequence
+        if count < _WORTH_A_STRUCT or not isinstance(places, range):
+            return [self._group_at(places[it], places[it + 1]) for it in range(position, position + count)]
+        at, stride = places[position], places.step
+        if not have_equal_shapes(headers[at : at + count * stride], count):
+            return [self._group_at(it, it + stride) for it in range(at, at + count * stride, stride)]
+        start, end = place_of(_GROUP, headers, at, at + stride)
+        if start < 0:
+            return [b""] * count
+        groups = equal_pieces(headers, at, count, stride=stride, start=start - at, end=end - at)
+        if headers.isascii() and valid_group(groups[0]) is not None:
+            return list(groups)  # the others are just as long, and ASCII, too
+        return [_group_or_none(group) for group in groups]
+
+    def _group_at(self, at: int, end: int) -> bytes | None:
+        """Return the group in the headers of one message, as `group_of` does."""
+        group = value_of(_GROUP, self.headers, at, end)
+        if group is None:
+            return b""
+        return _group_or_none(group)
+
     def expired_run(self, first: int, stop: int, timestamp: int) -> tuple[int, bool]:
         """Return (end, has_expired) of a run from `first`. At `timestamp`, all of its messages have expired, or none.
 
@@ -276,6 +312,11 @@ class Batch:
         pieces[2::4] = headers
         pieces[3::4] = bodies
         return pieces
+
+
+def _group_or_none(value: bytes) -> bytes | None:
+    """Return the value of an `nsq-group` if it counts as a group, else None."""
+    return value if valid_group(value) is not None else None
 
 
 _MOST_IDS_AT_ONCE: Final = 512

@@ -45,11 +45,16 @@ ChannelChange = (
     # before `end`, these messages wait and all from the cursor on that aren't skipped; later ones are left alone
     | tuple[Literal["restore"], str, str, int, int, Sequence[int], Sequence[int]]
     | tuple[Literal["skip"], str, str, int, int]  # [start, end) is never delivered to this channel
+    # [a, b, c, d ...]: the cursor is about to pass [a, b), [c, d) ... without delivering them, because of their groups;
+    # a `progress` follows in the same frame. An older version ignores this, so it takes them for delivered once.
+    | tuple[Literal["held"], str, str, Sequence[int]]
     # cursor, [a, b, c, d ...]: the cursor is here, and [a, b), [c, d) ... were finished
     | tuple[Literal["progress"], str, str, int, Sequence[int]]
     # attempts, sequences: these were delivered again; it was attempt number `attempts`
     | tuple[Literal["try"], str, str, int, Sequence[int]]
-    | tuple[Literal["wait"], str, str, Sequence[int]]  # [sequence, attempts, due_ms ...]; due_ms 0: now
+    | tuple[
+        Literal["wait"], str, str, Sequence[int]
+    ]  # [sequence, attempts, due_ms ...]; due_ms 0: now; 65536 attempts: see ledger.py
     # [reason, who ...], [sequence, id, attempts, time, note ...]; `note` is the index of a (reason, who) in the first
     | tuple[Literal["bury"], str, str, Sequence[str], Sequence[int]]
     | tuple[Literal["job"], str, str, Sequence[object]]  # see `BuriedJob` in buried_queue.py; empty: the job is over

@@ -5,6 +5,7 @@ The channel decides, and its ledger keeps track of each message (ledger.py). A c
     ledger          where each message is, including `in_flight`: which consumer has it, and until when
     policy          the rules in force; `dry_run` has the rules that are only counted (policy.py)
     buried_queue    the buried messages, and the job that kicks or discards them
+    groups          which message comes next, if the policy has rules about groups (groups.py)
     consumers       the subscriptions that it delivers to
 
 operator_actions.py has the other operations, such as emptying or moving a channel.
@@ -15,6 +16,8 @@ if there are no consumers. A message with a shorter time in its `nsq-ttl` header
 
 **How limits work.** If too many messages wait, we drop or bury the oldest, starting at the cursor. If the retries and
 deferred messages alone fill the limit, new messages are dropped or buried as they arrive.
+
+Held messages (groups.py) are older than the ones at the cursor, so both begin with them.
 
 Messages that were delivered before, are deferred, or were given back by an operator don't expire and aren't dropped,
 because someone still wants them.
@@ -31,9 +34,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from nsqcommon.wire.frames import LARGE
+from nsqd.broker.bitmaps import bitmap_of, number_of_ranges
 from nsqd.broker.buried import Note, note_of
 from nsqd.broker.buried_queue import BuriedQueue
 from nsqd.broker.consumer import Locality
+from nsqd.broker.groups import Groups
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
 from nsqd.broker.ledger import Ledger
@@ -42,6 +47,8 @@ from nsqd.broker.policy import NO_DRY_RUN, dry_run_of, duration_text, policy_of,
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change
     from nsqd.broker.consumer import Consumer
@@ -67,6 +74,13 @@ _EXPIRED_AT_ONCE: Final = 200  # batches; after some milliseconds, other work ma
 _PASSED_AT_ONCE: Final = 50
 _BURIED_AT_ONCE: Final = 2_000  # messages over a limit
 _DROPPED_IN_TURN: Final = 1_000  # ranges that limits drop, over all channels; takes some milliseconds
+_SAMPLED_AT_ONCE: Final = 200  # more deliveries, because sampling consumers have left places in groups free
+# While not all new messages are in the queues of their groups, for fair shares. Most of a turn then is for sorting them:
+# otherwise fast consumers would get what was just sorted, and that may be of a single group.
+_DELIVERED_WHILE_SORTING: Final = 500
+_HELD_AT_ONCE: Final = 2_000  # held messages to look at, while there are ranges left to drop
+_HELD_OF_A_RANGE: Final = 100  # neighbours that are held; to drop them takes as long as a range
+_MISSES: Final = 20  # groups whose next message isn't in memory; then other work may run
 _PAUSE_TO_LOAD: Final = 0.005  # seconds; by then the batch has probably been read
 _OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
 _NOT_ASKED: Final = -1  # milliseconds: the consumer has asked for no delay
@@ -155,6 +169,7 @@ class Channel:
         self.policy = policy_of(rules.in_force(), turn.now)
         self.dry_run = dry_run_of(rules.dry_run(), self.policy_counts, turn.now)
         self.is_ruled = rules is not NO_CHANNEL_RULES  # so that a delivery without rules checks one flag only
+        self.groups: Groups | None = None  # None: the policy has no rules about groups
         # Whether first deliveries are recorded in the journal immediately. They have to be if a limit drops messages:
         # otherwise a crash would make delivered messages new again, and the limit could drop them.
         self.records_deliveries = False
@@ -165,6 +180,7 @@ class Channel:
         self.requeue_count = 0
         self.latency = LatencyWindow(turn.latency, turn.now) if turn.latency is not None else None
         self.taken_by_locality = [0] * len(Locality)  # number of messages by the consumer's locality
+        self.renew_groups()
 
     @property
     def depth(self) -> int:
@@ -299,11 +315,15 @@ class Channel:
 
     def _distribute_ruled(self, now: float) -> int:
         policy, before = self.policy, len(self.in_flight)
-        if policy.max_in_flight:
+        if self.groups is not None:
+            taken = self._distribute_to_groups(self.groups, now)
+        elif policy.max_in_flight:
             taken = self._fill_places(now)
         else:
             taken = self._distribute(policy.allowed(self.ledger.depth, now), now)
             policy.spend(taken)
+        if policy.max_in_flight:
+            policy.note_in_flight(len(self.in_flight), self.turn.timestamp)
         if self.dry_run is not NO_DRY_RUN:
             self.dry_run.delivered(taken, now)
             self.dry_run.put_in_flight(len(self.in_flight) - before, len(self.in_flight))
@@ -313,17 +333,40 @@ class Channel:
 
     def _fill_places(self, now: float) -> int:
         """Deliver as many messages as `max_in_flight` allows. Return how many were taken."""
-        policy, in_flight, taken = self.policy, self.in_flight, 0
-        while available := policy.allowed(min(self.ledger.depth, policy.places(len(in_flight))), now):
+        taken = 0
+        while available := self._allowed(self.ledger.depth, now):
             more = self._distribute(available, now)
-            policy.spend(more)
+            self.policy.spend(more)
             taken += more
             if more < available:
                 break  # no consumer has room, or the log is reading
             # Consumers that sample finish most messages unseen. So even if we took as many as there were places, some
             # of these may still be free, and no answer would make us look again.
-        policy.note_in_flight(len(in_flight), self.turn.timestamp)
         return taken
+
+    def _distribute_to_groups(self, groups: Groups, now: float) -> int:
+        """Deliver messages that their groups may have, as many as `max_in_flight` allows. Return how many were taken."""
+        available, taken = self._prepare_groups(groups, now), 0
+        for _ in range(_SAMPLED_AT_ONCE):
+            groups.gave_up_places = False
+            more = self._distribute(self._allowed(available, now), now)
+            self.policy.spend(more)
+            taken += more
+            if not groups.gave_up_places:
+                break
+            available = groups.available  # consumers that sample have finished messages unseen, as in `_fill_places`
+        else:
+            self.wake_at(now)
+        if groups.full_since is not None:
+            groups.note_whether_full()
+        return taken
+
+    def _allowed(self, wanted: int, now: float) -> int:
+        """Return how many of `wanted` messages the policy's rate and `max_in_flight` allow now."""
+        policy = self.policy
+        if policy.max_in_flight:
+            wanted = min(wanted, policy.places(len(self.in_flight)))
+        return policy.allowed(wanted, now)
 
     def _distribute(self, available: int, now: float) -> int:
         """Deliver up to `available` messages in fair shares. Return how many were delivered.
@@ -352,7 +395,7 @@ class Channel:
             may_want_more = self.turn.prefers_near_consumers
             for position, consumer in enumerate(ready):
                 room, share = consumer.room, -(-available // (len(ready) - position))
-                if self.ledger.retries.members.count:
+                if self.ledger.retries.members.count or self.ledger.held.total or self.groups is not None:
                     taken = self._take_both(consumer, min(room, share), now)
                 else:
                     taken = self._take_new(consumer, min(room, share), now)
@@ -370,22 +413,39 @@ class Channel:
         return wanted - available
 
     def _take_both(self, consumer: Consumer, limit: int, now: float) -> int:
-        """Deliver up to `limit` messages to one consumer: half retries and half new ones, so that neither starves."""
+        """Deliver up to `limit` messages to one consumer: half retries and half new ones, so that neither starves.
+
+        With groups, half comes from the groups that have something waiting.
+        """
         if limit == 1:
             self._retry_first = not self._retry_first
-            first, second = self._take_retries, self._take_new
-            if not self._retry_first:
-                first, second = second, first
-            return first(consumer, 1, now) or second(consumer, 1, now)
-        taken = self._take_retries(consumer, limit - limit // 2, now)
+            if self._retry_first and (taken := self._take_waiting(consumer, 1, now)):
+                return taken
+            return self._take_undelivered(consumer, 1, now) or self._take_waiting(consumer, 1, now)
+        taken = self._take_waiting(consumer, limit - limit // 2, now)
         if consumer.room > 0:
-            taken += self._take_new(consumer, limit - taken, now)
-        return taken + self._take_retries(consumer, limit - taken, now)
+            taken += self._take_undelivered(consumer, limit - taken, now)
+        return taken + self._take_waiting(consumer, limit - taken, now)
+
+    def _take_waiting(self, consumer: Consumer, limit: int, now: float) -> int:
+        if self.groups is None:
+            return self._take_retries(consumer, limit, now)
+        return self._take_from_groups(self.groups, consumer, limit, now)
+
+    def _take_undelivered(self, consumer: Consumer, limit: int, now: float) -> int:
+        """Deliver up to `limit` new messages. Held ones come first, unless they are in the queue of their group."""
+        taken = 0
+        if self.ledger.held.total and (self.groups is None or self.groups.unsorted):
+            taken = self._take_held(consumer, limit, now)
+            is_done = not (self.ledger.held.total if self.groups is None else self.groups.unsorted)
+            if not is_done or taken >= limit or consumer.room <= 0:
+                return taken
+        return taken + self._take_new(consumer, limit - taken, now)
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
         """Deliver up to `limit` new messages to a consumer that has room. Return how many it took from the cursor."""
         ledger, end = self.ledger, self.feed.high_watermark
-        ttl = self.policy.ttl if self.is_ruled else None
+        ttl, groups = (self.policy.ttl, self.groups) if self.is_ruled else (None, None)
         taken = deferred = expired = 0
         while taken < limit:
             cursor = ledger.advance()
@@ -432,6 +492,13 @@ class Channel:
                     self.wake_at(now)
                     break
                 most = min(most, stop - cursor)
+            if groups is not None:
+                stop = groups.admit(batch, cursor, min(ledger.run_end(batch), cursor + most))
+                if stop == cursor:
+                    if self._hold_messages(groups, batch, cursor):
+                        continue
+                    break
+                most = stop - cursor
             stop = ledger.take_run(batch, most)
             taken += stop - cursor
             if self.is_ruled:
@@ -443,6 +510,239 @@ class Channel:
             if taken < limit and consumer.room <= 0:
                 break
         return taken
+
+    # Groups
+
+    def renew_groups(self) -> None:
+        """Begin anew with the groups, because the rules about them or the places of many messages have changed."""
+        former, rules = self.groups, self.policy.rules
+        if former is not None:
+            former.clear(self.turn.reclaimer)
+        self.groups = Groups(self.ledger, rules, self.turn) if rules.has_groups else None
+        if former is not None and self.groups is None:
+            self.ledger.retries.note_changes(wanted=False)
+            self.ledger.deferred.note_changes(wanted=False)
+
+    def _prepare_groups(self, groups: Groups, now: float) -> int:
+        """Learn and sort what has to be, before a delivery. Return about how many messages can be delivered."""
+        groups.begin(now)
+        self.wake_at(groups.put_off_until)
+        room = self._allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)
+        if not room:
+            return 0
+        if is_getting_ahead := self._learn_groups(groups):
+            self.wake_at(now)
+        if groups.must_learn_first(is_getting_ahead=is_getting_ahead):
+            return 0  # in a later turn, or when the log has read a batch and calls `Broker.loaded`
+        groups.choose_way(room)
+        if groups.sorts:
+            self._take_undelivered(self.consumers[0], 1, now)  # this delivers nothing
+        if groups.ignored:
+            self._count("nsq-group ignored", groups.ignored)
+            groups.ignored = 0
+        groups.look_beyond()
+        if groups.sorts and not groups.has_sorted_all:
+            return min(groups.available, _DELIVERED_WHILE_SORTING)
+        return groups.available
+
+    def _learn_groups(self, groups: Groups) -> bool:
+        """Learn the groups of messages that were delivered before, or that are due.
+
+        Returns whether a later turn can learn more, so that it need not be read from disk.
+        """
+        ledger, learned, misses = self.ledger, 0, 0
+        batch: Batch | None = None
+        for sequence in groups.unlearned(self.feed.log.cached_from):
+            if batch is None or not batch.base_sequence <= sequence < batch.end_sequence:
+                is_lost = ledger.is_lost(sequence)
+                if not (is_lost or self._may_read(groups, sequence)):
+                    return learned > 0
+                batch = ledger.batch_of(sequence) if not is_lost else None
+                if batch is None and not (is_lost or ledger.is_refused(sequence)):
+                    misses += 1
+                    if misses >= _MISSES:
+                        return False  # when the log has read a batch for one of them, it calls `Broker.loaded`
+                    continue
+            groups.learn(sequence, batch)
+            learned += 1
+        return (learned > 0 or not groups.may_sort) and groups.has_more_to_learn(misses)
+
+    def _may_read(self, groups: Groups, sequence: int) -> bool:
+        """Return whether this turn may look for the batch of a message. Count it if it has to be read from a file."""
+        if sequence >= self.feed.log.cached_from or self.ledger.ephemeral_batches is not None:
+            return True
+        if not groups.may_read:
+            return False
+        groups.note_read()
+        return True
+
+    def _hold_messages(self, groups: Groups, batch: Batch, cursor: int) -> bool:
+        """Hold messages at the cursor whose groups may not have them now. Return whether to go on at the new cursor."""
+        if not groups.may_sort:
+            self.wake_at(self.turn.now)
+            return False
+        stop = groups.sort(batch, cursor, min(self.ledger.run_end(batch), cursor + groups.room))
+        if stop == cursor:
+            groups.note_full()
+            return False
+        self.ledger.hold(stop)
+        return True
+
+    def _take_held(self, consumer: Consumer, limit: int, now: float) -> int:
+        """Deliver up to `limit` held messages that are in no group's queue, or put them there. The oldest come first.
+
+        There are such messages after a restart, and when the rules about groups have changed.
+        """
+        ledger, groups = self.ledger, self.groups
+        taken = passed = 0
+        while taken < limit:
+            sequence = ledger.held.lowest() if groups is None else groups.first_unsorted()
+            if sequence is None:
+                break
+            if passed >= _EXPIRED_AT_ONCE or (groups is not None and not groups.may_sort):
+                self.wake_at(now)
+                break
+            batch = None if ledger.is_lost(sequence) else ledger.batch_of(sequence)
+            if batch is None:
+                if not self._give_up_held(sequence):
+                    break
+                passed += 1
+                continue
+            end = ledger.held.run_end(sequence, batch.end_sequence)
+            stop, why = self._judge_held(batch, sequence, end)
+            if why:
+                self._expire_held(batch, bitmap_of(sequence, stop), why)
+                passed += 1
+                continue
+            stop = min(stop, sequence + limit - taken)
+            if groups is not None and (stop := groups.admit(batch, sequence, stop)) == sequence:
+                groups.sort(batch, sequence, end)
+                continue
+            self._deliver_held(consumer, batch, sequence, stop, now)
+            taken += stop - sequence
+            if consumer.room <= 0:
+                break
+        return taken
+
+    def _give_up_held(self, sequence: int) -> bool:
+        """Finish a held message that the log has lost, or defer one that the disk refuses to read.
+
+        Returns False if it just isn't in memory yet.
+        """
+        if self.ledger.is_lost(sequence):
+            self.ledger.drop_lost(sequence)
+        elif self.ledger.is_refused(sequence):
+            self._put_off(sequence)
+        else:
+            return False
+        return True
+
+    def _take_from_groups(self, groups: Groups, consumer: Consumer, limit: int, now: float) -> int:
+        """Deliver up to `limit` messages of groups that have something waiting: held ones and retries."""
+        ledger = self.ledger
+        taken = misses = passed = 0
+        batch: Batch | None = None
+        groups.look_beyond()
+        while taken < limit and consumer.room > 0:
+            sequence = groups.next()
+            if sequence < 0:
+                if groups.is_behind:
+                    self.wake_at(now)
+                break
+            if misses >= _MISSES:
+                break  # when the log has read a batch for one of them, it calls `Broker.loaded`
+            if passed >= _EXPIRED_AT_ONCE:
+                self.wake_at(now)
+                break
+            is_retry = sequence in ledger.retries
+            if batch is None or not batch.base_sequence <= sequence < batch.end_sequence:
+                if not self._may_read(groups, sequence):
+                    self.wake_at(now)
+                    break
+                batch = None if ledger.is_lost(sequence) else ledger.batch_of(sequence)
+            if batch is None:
+                if self._give_up_waiting(groups, sequence, is_retry=is_retry):
+                    passed += 1
+                elif ledger.is_refused(sequence):
+                    groups.put_off(now + _PUT_OFF_MS / 1000)
+                    self.wake_at(groups.put_off_until)
+                    passed += 1
+                else:
+                    groups.set_aside()
+                    misses += 1
+            elif is_retry:
+                is_buried = not self._retry_of_group(groups, consumer, batch, sequence, now)
+                taken, passed = taken + (not is_buried), passed + is_buried
+            else:
+                _, why = self._judge_held(batch, sequence, sequence + 1)
+                if why:
+                    groups.drop(sequence, is_retry=False)
+                    self._expire_held(batch, bitmap_of(sequence, sequence + 1), why)
+                    passed += 1
+                    continue
+                groups.take(sequence, is_retry=False)
+                self._deliver_held(consumer, batch, sequence, sequence + 1, now)
+                taken += 1
+        return taken
+
+    def _give_up_waiting(self, groups: Groups, sequence: int, *, is_retry: bool) -> bool:
+        """Do the same as `_give_up_held` with the message from `groups.next`.
+
+        If the later messages of its group have to wait for it, they wait until the disk can read it. Returns False if the
+        whole group waits for a read.
+        """
+        is_lost = self.ledger.is_lost(sequence)
+        if not is_lost and (groups.keeps_order_of_next() or not self.ledger.is_refused(sequence)):
+            return False
+        groups.drop(sequence, is_retry=is_retry)
+        if is_lost:
+            self.ledger.drop_lost(sequence)
+        else:
+            self._put_off(sequence)
+        return True
+
+    def _retry_of_group(self, groups: Groups, consumer: Consumer, batch: Batch, sequence: int, now: float) -> int:
+        """Deliver the retry from `groups.next`, or bury it because its attempts are used up. Return 1 or 0."""
+        attempts = self.ledger.take_retry(sequence)
+        if (reason := self.policy.last_attempt(attempts)) is not None:
+            groups.drop(sequence, is_retry=True)
+            self._bury(places_in(batch, sequence, sequence + 1, attempts), Note(reason, ""))
+            return 0
+        groups.take(sequence, is_retry=True)
+        attempts = attempts + 1 & 0xFFFF
+        if consumer.sample_rate:
+            self._deliver_sample(consumer, batch, sequence, sequence + 1, attempts, now, retry=True)
+        else:
+            self._deliver(consumer, batch, sequence, sequence + 1, attempts, now, retry=True)
+        return 1
+
+    def _judge_held(self, batch: Batch, first: int, stop: int) -> tuple[int, str]:
+        """Return the end of a run of held messages from `first`, and the time to live that they have exceeded, or ""."""
+        policy = self.policy
+        if policy.ttl is not None and policy.has_expired(batch, self.turn.timestamp):
+            return stop, duration_text(policy.ttl)
+        if batch.headers and batch.may_expire:
+            end, is_over = batch.expired_run(first, stop, self.turn.timestamp)
+            return end, "its nsq-ttl" if is_over else ""
+        return stop, ""
+
+    def _deliver_held(self, consumer: Consumer, batch: Batch, first: int, stop: int, now: float) -> None:
+        """Deliver held messages for the first time. If there are groups, `admit` or `take` have taken their places."""
+        self.ledger.take_held(first, stop)
+        if self.is_ruled:
+            self.dry_run.delivered_new(batch, stop - first, self.turn.timestamp)
+        if consumer.sample_rate:
+            self._deliver_sample(consumer, batch, first, stop, 1, now, retry=False)
+        else:
+            self._deliver(consumer, batch, first, stop, 1, now, retry=False)
+
+    def _put_off(self, sequence: int) -> None:
+        """Do the same as `_put_off_new` with a held message or a retry."""
+        due_ms = self._put_off_until_ms
+        self.ledger.put_off(sequence, self.turn.due_from_wall(due_ms), due_ms)
+        self.set_alarm()
+
+    # Retries
 
     def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
         ledger, retries = self.ledger, self.ledger.retries
@@ -509,6 +809,8 @@ class Channel:
                     self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
                 self.taken_by_locality[consumer.locality] += counts
                 self.ledger.finish_unseen(sequence, sequence + 1)
+                if self.groups is not None:
+                    self.groups.give_up_place(sequence)
                 keep_from = sequence + 1
         if keep_from < stop:
             self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
@@ -532,6 +834,8 @@ class Channel:
         if self.is_ruled:
             self.policy.note_deliveries(count, now)
             self.dry_run.policy.note_deliveries(count, now)
+            if self.groups is not None:
+                self.groups.deliver(first, ids)
         deadline = now + consumer.msg_timeout
         in_flight = self.in_flight
         in_flight.add(ids, Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp))
@@ -561,6 +865,9 @@ class Channel:
         if done:
             consumer.in_flight -= done
             consumer.finish_count += done
+            if self.groups is not None:
+                # An id that has failed may still be in flight, for another consumer.
+                self.groups.finish([it for it in ids if self.in_flight.owner(it) is None] if failures else ids)
             self.ledger.note_progress()
             self.turn.to_deliver[self] = None
         return failures
@@ -583,6 +890,8 @@ class Channel:
         if not isinstance(delivery, Delivery):
             return delivery
         sequence = delivery.sequence_of(message_id)
+        if self.groups is not None:
+            self.groups.leave(message_id, sequence)
         if counts:
             self._settle_failed([(sequence, delivery)], "requeued", now, asked_ms=delay_ms)
         else:
@@ -602,6 +911,8 @@ class Channel:
         if not isinstance(delivery, Delivery):
             return delivery
         place = delivery.sequence_of(message_id), int(message_id, 16), delivery.attempts
+        if self.groups is not None:
+            self.groups.leave(message_id, place[0])
         self._bury([place], _note_by(reason, consumer))
         consumer.in_flight -= 1
         self.schedule_delivery()
@@ -654,7 +965,11 @@ class Channel:
         if delay_ms == 0:
             self.ledger.retry(sequence, attempts)
             return
-        self.ledger.retry_later([(sequence, attempts, *self._due_after(delay_ms, now))])
+        due, due_ms = self._due_after(delay_ms, now)
+        if attempts:
+            self.ledger.retry_later([(sequence, attempts, due, due_ms)])
+        else:
+            self.ledger.retry_later_as_new(sequence, due, due_ms)
         self.set_alarm()
 
     def _due_after(self, delay_ms: int, now: float) -> tuple[int, int]:
@@ -707,8 +1022,12 @@ class Channel:
     def expire(self, now: float) -> None:
         """Handle the alarm: time out deliveries, release deferred messages, expire old ones, and set the next alarm."""
         ledger = self.ledger
+        if self.groups is not None:
+            self.groups.begin_turn(now)  # also if the time hasn't moved since the last one
         overdue = self.in_flight.expire(now)
-        for _, delivery in overdue:
+        for sequence, delivery in overdue:
+            if self.groups is not None:
+                self.groups.leave(b"%016x" % (sequence - delivery.offset), sequence)
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
         self._settle_failed(overdue, "timed out", now)
@@ -739,18 +1058,56 @@ class Channel:
         ttl, ledger = self.policy.ttl, self.ledger
         if ttl is None:
             return
-        for _ in range(_EXPIRED_AT_ONCE):
-            if ledger.advance() >= self.feed.high_watermark:
-                return  # `take_new` sets the next alarm
-            if not self._pass_expired(ttl):
-                break
-        else:
+        if self._expire_some(ttl):
             # Possibly thousands of ranges. If we didn't record them now, the ranges of many turns would pile up.
             ledger.record_progress()
             self.wake_at(now)
             return
-        pause = self.policy.rules.expiry_pause if ledger.batch_in_hand is not None else _PAUSE_TO_LOAD
-        self.wake_at(now + pause)
+        if not ledger.held.total and ledger.advance() >= self.feed.high_watermark:
+            return  # `take_new` sets the next alarm
+        oldest = ledger.held.lowest()
+        is_read = ledger.batch_of(oldest) is not None if oldest is not None else ledger.batch_in_hand is not None
+        self.wake_at(now + (self.policy.rules.expiry_pause if is_read else _PAUSE_TO_LOAD))
+
+    def _expire_some(self, ttl: int) -> bool:
+        """Drop or bury expired messages, as many as one turn may. Return whether there may be more."""
+        ledger = self.ledger
+        for number in range(_EXPIRED_AT_ONCE):
+            if ledger.held.total:
+                if number and self.turn.ranges_dropped >= _DROPPED_IN_TURN:
+                    return True
+                if self._expire_oldest_held(ttl):
+                    continue
+            if ledger.advance() >= self.feed.high_watermark or not self._pass_expired(ttl):
+                return False
+        return True
+
+    def _expire_oldest_held(self, ttl: int) -> bool:
+        """Drop or bury the expired held messages of the oldest batch that has any. Return whether there were any."""
+        ledger, oldest = self.ledger, self.ledger.held.lowest()
+        assert oldest is not None
+        if ledger.is_lost(oldest):
+            ledger.drop_lost(oldest)
+            return True
+        batch = ledger.batch_of(oldest)
+        if batch is None or not self.policy.has_expired(batch, self.turn.timestamp):
+            return False
+        expired = ledger.held.among(bitmap_of(oldest, batch.end_sequence))
+        self._expire_held(batch, self._as_many_ranges(expired), duration_text(ttl))
+        return True
+
+    def _expire_held(self, batch: Batch, sequences: BitMap64, ttl: str) -> None:
+        """Bury or drop these held messages of a batch, because they have waited for longer than `ttl`."""
+        ledger = self.ledger
+        if self.policy.rules.ttl_buries and ledger.ephemeral_batches is None:
+            ledger.held.take_out(sequences)
+            base = batch.base_id - batch.base_sequence
+            places = [(sequence, base + sequence, 0) for sequence in sequences]
+            self._bury(places, Note(f"waited for more than {ttl} (ttl)", ""), has_failed=False)
+            self._count("ttl, buried", len(sequences))
+        else:
+            ledger.finish_held(sequences)
+            self._count("ttl, dropped", len(sequences))
 
     def _pass_expired(self, ttl: int) -> bool:
         """Drop or bury expired messages at the cursor: whole segments, or one batch. Return whether there were any.
@@ -795,11 +1152,15 @@ class Channel:
 
     def take_rules(self, rules: ChannelRules) -> None:
         """Apply these rules from now on."""
-        now = self.turn.now
+        now, former = self.turn.now, self.policy.rules
         self.policy = policy_of(rules.in_force(), now, self.policy)
         self.dry_run = dry_run_of(rules.dry_run(), self.policy_counts, now, self.dry_run)
         self.is_ruled = rules is not NO_CHANNEL_RULES
         self.records_deliveries = self.records_deliveries or self.policy.drops  # `limits_changed` follows
+        if self.policy.rules.about_groups != former.about_groups:
+            self.renew_groups()
+        elif self.groups is not None:
+            self.groups.follow_rules(self.policy.rules)
         if self.policy.ttl is not None:
             self.wake_at(now)
         self.schedule_delivery()
@@ -858,6 +1219,18 @@ class Channel:
     def _bury_oldest(self, count: int) -> int:
         """Bury up to `count` messages at the cursor. Return their number: fewer if the next must be read from disk."""
         ledger, buried = self.ledger, 0
+        while buried < count and (held := ledger.held.lowest()) is not None:
+            if ledger.is_lost(held):
+                ledger.drop_lost(held)
+                continue
+            batch = ledger.batch_of(held)
+            if batch is None:
+                self.wake_at(self.turn.now + _PAUSE_TO_LOAD)
+                return buried
+            stop = ledger.held.run_end(held, min(batch.end_sequence, held + count - buried))
+            ledger.held.take_out(bitmap_of(held, stop))
+            self._bury(places_in(batch, held, stop, 0), _OVERFLOWN, has_failed=False)
+            buried += stop - held
         while buried < count:
             oldest = ledger.advance()
             if oldest >= self.feed.high_watermark:
@@ -885,11 +1258,26 @@ class Channel:
             self._drop_next(count - dropped, end, "full, dropped")
 
     def drop_before(self, end: int) -> None:
-        """Drop undelivered messages before `end`, because of a limit of the topic. Retries stay."""
+        """Drop the oldest undelivered messages, until there are no more than from `end` on. Retries stay.
+
+        For example, the cursor is at 90, `end` is 85, and seven messages are held. The two oldest of them are dropped, and
+        then five are held. The topic has a limit that allows so many.
+        """
+        if held := self.ledger.held.total:
+            kept = max(0, self.ledger.cursor - end)
+            if held > kept:
+                self._count("overflow, dropped", self._drop_held(held - kept, self.ledger.cursor))
+            if self.ledger.held.total:
+                return
         self._drop_next(end, min(end, self.feed.high_watermark), "overflow, dropped")
 
     def _drop_next(self, count: int, end: int, cause: str) -> int:
         ledger, turn, dropped = self.ledger, self.turn, 0
+        if ledger.held.total:
+            dropped = self._drop_held(count, end)
+            if dropped < count and (oldest := ledger.held.lowest()) is not None and oldest < end:
+                self._count(cause, dropped)
+                return dropped  # a later turn drops more of them, and only then the messages at the cursor
         while dropped < count and (cursor := ledger.advance()) < end:
             if dropped and turn.ranges_dropped >= _DROPPED_IN_TURN:  # but always drop one, so that we get ahead
                 self.is_behind = True
@@ -902,6 +1290,29 @@ class Channel:
             dropped += stop - cursor
         self._count(cause, dropped)
         return dropped
+
+    def _drop_held(self, count: int, end: int) -> int:
+        """Drop the oldest `count` held messages before `end`, or fewer in this turn. Return their number."""
+        ledger, turn, dropped = self.ledger, self.turn, 0
+        while dropped < count and (oldest := ledger.held.first(min(count - dropped, _HELD_AT_ONCE), end)):
+            if dropped and turn.ranges_dropped >= _DROPPED_IN_TURN:  # as in `_drop_next`
+                self.is_behind = True
+                ledger.record_progress()
+                self.wake_at(turn.now)
+                break
+            oldest = self._as_many_ranges(oldest)
+            ledger.finish_held(oldest)
+            dropped += len(oldest)
+        return dropped
+
+    def _as_many_ranges(self, oldest: BitMap64) -> BitMap64:
+        """Return as many of these messages, the oldest, as this turn may drop or expire, but at least one. Count them."""
+        turn = self.turn
+        left = max(1, _DROPPED_IN_TURN - turn.ranges_dropped)
+        if (ranges := number_of_ranges(oldest)) > left:
+            oldest, ranges = oldest[:left], left
+        turn.ranges_dropped += max(ranges, len(oldest) // _HELD_OF_A_RANGE)
+        return oldest
 
     def _go_on_dropping(self) -> None:
         """Continue dropping messages in the whole topic, unless this turn has dropped enough."""
@@ -933,11 +1344,13 @@ class Channel:
         if self.policy.ttl is not None:
             self.wake_at(self.turn.now)
         self.set_alarm()
+        self.renew_groups()
 
     def start_over(self) -> None:
         """Start over, because an operator has emptied the channel or moved its cursor."""
         self.buried_queue.drop_kick()  # a kick can't be undone, because none of its messages waits any more
         self._full_from = None
+        self.renew_groups()
         self.alarm = inf
         self.wake_at(self.turn.now if self.is_behind else self.buried_queue.next_step)  # dropping or a job continues
         for consumer in self.consumers:
@@ -954,6 +1367,9 @@ class Channel:
         self.turn.journal.forget(self.ledger)
         self.ledger.clear()  # an alarm may refer to the channel until the end of its longest delay
         self.buried_queue.clear()
+        if self.groups is not None:
+            self.groups.clear(self.turn.reclaimer)
+            self.groups = None
         self.alarm = inf
 
     # Figures

@@ -25,7 +25,10 @@ from nsqd.broker.queue_members import (
     SEQUENCE_BITS,
     SEQUENCE_MASK,
     Members,
+    changes_of,
     dropped_with,
+    noted,
+    plain,
 )
 
 if TYPE_CHECKING:
@@ -121,6 +124,18 @@ class DeferredQueue:
         entries = chain(self._heap, _entries_of([*self._blocks, *self._former]), _entries_of_runs(self._runs or ()))
         found = [packed for packed in entries if packed >> _REST_BITS & SEQUENCE_MASK in wanted]
         return list(filter(None, _valid_deferrals(found, self._members)))
+
+    def note_changes(self, *, wanted: bool) -> None:
+        """Note from now on which sequences come and go, or stop that."""
+        self._members = noted(self._members) if wanted else plain(self._members)
+
+    def changes(self) -> BitMap64:
+        """Return the sequences that have come or gone since the last call, but not the ones of `add_runs`."""
+        return changes_of(self._members)
+
+    def delivered(self) -> BitMap64:
+        """Return the sequences that were delivered before they were deferred."""
+        return self._members.attempts.above_zero()
 
     def lowest(self) -> int | None:
         """Return the lowest sequence, or None if none is deferred."""

@@ -247,6 +247,11 @@ class InFlight:
         self._settle()
         return self._sequences & sequences
 
+    def all(self) -> BitMap64:
+        """Return all sequences in flight. The bitmap is yours."""
+        self._settle()
+        return self._sequences.copy()
+
     def before(self, end: int) -> BitMap64:
         """Return the sequences before `end` that are in flight."""
         self._settle()

@@ -5,6 +5,7 @@
     cursor     all earlier messages were taken from the log
     waiting    messages that were taken and not finished, each with its attempts and due time
     skips      ranges from the cursor on that were taken already, so the cursor must skip them
+    held       messages that the cursor has passed, and that were never delivered, because of their groups
     buried     messages that were taken and buried; any later entry about such a message takes it out of here
 
 A `progress` has the new cursor and the ranges that were finished since the last one. If the cursor has passed a message
@@ -17,6 +18,12 @@ sent the messages 0 to 5 and finishes 1, 2 and 4 (a range is written as start an
     ("progress", "t", "c", 9, [6, 7])           cursor 9; 0 and 5 wait as before, 7 until it is due, 8 with one attempt
 
 If a crash loses the last entry, a few finished messages are delivered again.
+
+A `held` names the messages that the next `progress` passes without delivering them. For example, 10 is held:
+
+    ("held", "t", "c", [10, 11])
+    ("progress", "t", "c", 12, [9, 10])         cursor 12; 11 was in flight, and 10 was never delivered
+    ("try", "t", "c", 1, [10])                  now it was
 
 A `restore` replaces everything that waits before its end; a message there that it leaves out is finished. From its end
 on, nothing changes, so the messages there that the cursor had passed become skips. With cursor 9, and 0, 5, 7 and 8
@@ -56,6 +63,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from pyroaring import BitMap64
 
+from nsqd.broker.bitmaps import between, bitmap_of, bitmap_of_ranges, ranges_in
 from nsqd.broker.buried import BuriedMessages, buried_sequences
 from nsqd.broker.change import is_known
 from nsqd.broker.early_deferrals import EarlyDeferrals
@@ -79,6 +87,7 @@ class ChannelState:
         self.in_doubt = False  # some of its changes were lost, see above
         self.skips: deque[tuple[int, int]] = deque()  # ascending; up to one per deferred message
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
+        self.held = BitMap64()
         self.buried = BuriedMessages()
         self.job: Sequence[object] = ()  # the job that was running, if any
 
@@ -98,14 +107,22 @@ class ChannelState:
         if self.in_doubt and sequence not in self.waiting:
             self.skip(sequence, sequence + 1)  # we may have lost the entry in which the cursor passed it
         self.waiting[sequence] = (attempts, due_ms)
+        if self.held:
+            self.held.discard(sequence)
         if self.buried:
             self.buried.remove(sequence)
+
+    def hold(self, ranges: Sequence[int]) -> None:
+        held = bitmap_of_ranges(zip(ranges[::2], ranges[1::2], strict=True))
+        # In doubt, the cursor stays where it is, and meets these messages itself.
+        self.held |= between(held, 0, self.cursor) if self.in_doubt else held
 
     def bury(self, notes: Sequence[str], entries: Sequence[int]) -> None:
         for sequence in buried_sequences(entries):
             if self.in_doubt and sequence not in self.waiting:
                 self.skip(sequence, sequence + 1)
             self.waiting.pop(sequence, None)
+            self.held.discard(sequence)
         self.buried.apply(notes, entries)
 
     def defer(self, start: int, count: int, due_ms: int) -> None:
@@ -122,13 +139,19 @@ class ChannelState:
             return
         before, passed = self.cursor, self._pass_over(cursor)
         for start, end in _gaps(before, cursor, passed + done):
-            for sequence in range(start, end):  # was in flight at this point
-                self.waiting[sequence] = (1, 0)
+            self._put_in_flight(start, end)
         self.cursor = max(cursor, before)
         # `done` may also name messages that the cursor has just passed. They aren't waiting, except for deferred ones
         # in the skip ranges.
         for start, end in _overlaps(done, [(0, before), *passed, (self.cursor, _NO_SEQUENCE)]):
             self._finish(start, end)
+        for start, end in done if self.held else ():
+            self.held.remove_range(start, end)
+
+    def _put_in_flight(self, start: int, end: int) -> None:
+        for sequence in range(start, end):
+            if not self.held or sequence not in self.held:
+                self.waiting[sequence] = (1, 0)
 
     def _finish(self, start: int, end: int) -> None:
         for sequence in range(start, end):
@@ -141,6 +164,7 @@ class ChannelState:
         for start, end in done:
             self.skip(start, end)
             self._finish(start, end)
+            self.held.remove_range(start, end)
 
     def _pass_over(self, cursor: int) -> list[tuple[int, int]]:
         """Remove the parts of the skip ranges before the cursor, and return them."""
@@ -160,15 +184,16 @@ class ChannelState:
         self.cursor = cursor
         self.in_doubt = False
         self.waiting.clear()
+        self.held.clear()
         self.skips = deque(self.buried.ranges(cursor, _NO_SEQUENCE))
 
     def restore(self, cursor: int, end: int, skipped: Sequence[int], waiting: Sequence[int]) -> None:
         """Replace the cursor, skips and waiting messages before `end` with these. Buried messages stay buried.
 
-        Messages from `end` on that the cursor had passed become skips, because the cursor may now be before `end`. A
-        channel that is in doubt stays in doubt.
+        Messages from `end` on that the cursor had passed become skips, because the cursor may now be before `end`. Held
+        ones don't, so that the cursor meets them again. A channel that is in doubt stays in doubt.
         """
-        passed = [(end, self.cursor)] if end < self.cursor else []
+        passed = ranges_in(bitmap_of(end, self.cursor) - self.held)
         later = [*passed, *((max(start, end), stop) for start, stop in self.skips if stop > end)]
         self.cursor = cursor
         self.skips.clear()
@@ -176,6 +201,7 @@ class ChannelState:
         for start, stop in [*zip(skipped[::2], skipped[1::2], strict=True), *buried, *later]:
             self.skip(start, stop)
         self.waiting = {sequence: place for sequence, place in self.waiting.items() if sequence >= end}
+        self.held.clear()
         for sequence, attempts, due_ms in zip(waiting[::3], waiting[1::3], waiting[2::3], strict=True):
             if sequence not in self.buried:
                 self.waiting[sequence] = (attempts, due_ms)
@@ -202,14 +228,17 @@ class ChannelState:
             self.skip(place, place + 1)
         for start, end in buried:
             self.skip(start, end)
+        self.held = between(self.held, 0, sequence)  # the cursor meets the others again
 
     def cut(self, tail: int) -> bool:
         """Drop everything from `tail` on. Return whether anything has changed."""
+        held, self.held = self.held, between(self.held, 0, tail)
         beyond = [s for s in self.waiting if s >= tail]
         for sequence in beyond:
             del self.waiting[sequence]
         skips = deque((start, min(end, tail)) for start, end in self.skips if start < tail)
         changed = self.buried.cut(tail) or bool(beyond) or self.cursor > tail or self.born > tail or skips != self.skips
+        changed = changed or held != self.held
         self.skips = skips
         self.cursor, self.born = min(self.cursor, tail), min(self.born, tail)
         return changed
@@ -409,6 +438,8 @@ def _apply_to_channel(channel: ChannelState, change: ChannelChange) -> None:
         case ("try", _, _, attempts, sequences):
             for sequence in sequences:
                 channel.wait(sequence, attempts, 0)
+        case ("held", _, _, ranges):
+            channel.hold(ranges)
         case ("hold", _, _, paused):
             channel.paused, channel.paused_why = bool(paused), paused if isinstance(paused, str) else ""
         case ("bury", _, _, notes, entries):

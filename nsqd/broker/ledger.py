@@ -1,11 +1,13 @@
 """Tracks where each message of a channel is, with a cursor into the topic's log and a short list of exceptions.
 
-All messages before the cursor are finished, except for the ones in flight, in the retry queue, deferred or buried.
+All messages before the cursor are finished, except for the ones in flight, in the retry queue, deferred, buried or held.
 Ahead of the cursor, skip ranges cover the sequences that it must pass over: deferred batches, emptied ranges, buried
 messages after a seek, overflow of an ephemeral channel. A message is in exactly one of these places, and leaves only by
 FIN, empty, seek, restore, discard or delete. The arrows are methods of the ledger:
 
-                   take_run
+               hold            take_held
+          ┌──────────────► held ────────┐
+          │        take_run             ▼
 (ahead of the cursor) ──────────► in flight ───── FIN ───────────► gone
           │ defer               ▲      │ retry             ▲
           ▼                     │      ▼                   │
@@ -14,6 +16,8 @@ FIN, empty, seek, restore, discard or delete. The arrows are methods of the ledg
                       give_back │      │ bury
                                 │      ▼
                                buried ───── finish ──────► gone
+
+A channel only holds messages if its policy has rules about groups (groups.py).
 
 A message that is gone can come back while the log still has it: by a seek, a restored backlog, or a redelivery
 (`give_back`).
@@ -35,20 +39,21 @@ delivery, set an alarm, or release log segments.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, final
+
+from pyroaring import BitMap64
 
 from nsqd.broker.backlog import joined
 from nsqd.broker.bitmaps import SkipRanges, between, bitmap_of, bitmap_of_ranges, ranges_in
 from nsqd.broker.buried import BuriedMessage, BuriedMessages, bury_change
 from nsqd.broker.deferred_queue import DeferredQueue
 from nsqd.broker.ephemeral_batches import EphemeralBatches
+from nsqd.broker.held import HeldMessages
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.retry_queue import RetryQueue
 
 if TYPE_CHECKING:
-    from pyroaring import BitMap64
-
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change, ChannelChange
     from nsqd.broker.early_deferrals import EarlyDeferrals
@@ -58,7 +63,12 @@ if TYPE_CHECKING:
     from nsqd.broker.reclaimer import Reclaimer
     from nsqd.broker.store import BatchSource
 
+# In the journal, the attempts of a deferred message that a consumer has had, but none of whose deliveries counts. It
+# holds up its group if that has an order, and one that was published with a delay doesn't. When such a message is put
+# into a queue, only the 16 bits below count, so an earlier version of nsqd reads 0.
+_NONE_COUNTS: Final = 1 << 16
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
+_HELD_RANGES_PER_CHANGE: Final = 2_000
 _DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; with more, we put them onto the heap later
 _FINISHED_WORTH_RELEASING: Final = 1000  # messages
 
@@ -72,6 +82,7 @@ class Ledger:
         "_finished",
         "_furthest",
         "_journal",
+        "_none_counts",
         "_saved_cursor",
         "_source",
         "batch",
@@ -80,6 +91,7 @@ class Ledger:
         "deferred",
         "ephemeral_batches",
         "feed",
+        "held",
         "in_flight",
         "name",
         "retries",
@@ -105,6 +117,8 @@ class Ledger:
         self.retries = RetryQueue(reclaimer)
         self.deferred = DeferredQueue(reclaimer)
         self.buried = BuriedMessages()
+        self.held = HeldMessages()
+        self._none_counts: BitMap64 | None = None  # see `_NONE_COUNTS`; some may not be deferred any more
         # If the channel or its topic is ephemeral, the log doesn't wait for us, so we keep batches ourselves. We also
         # record nothing in the journal then.
         self.ephemeral_batches = EphemeralBatches(feed.log) if ephemeral or feed.ephemeral else None
@@ -120,12 +134,19 @@ class Ledger:
     @property
     def depth(self) -> int:
         """The number of messages that can be delivered now."""
-        return self.feed.high_watermark - self.cursor - self.skips.total + self.retries.members.count
+        ahead = self.feed.high_watermark - self.cursor - self.skips.total
+        return ahead + self.retries.members.count + self.held.total
 
     @property
     def ahead(self) -> int:
         """The number of messages that wait for their first delivery."""
-        return self.feed.high_watermark - self.cursor - self.skips.total
+        return self.feed.high_watermark - self.cursor - self.skips.total + self.held.total
+
+    @property
+    def oldest_ahead(self) -> int:
+        """The first sequence that was never delivered, or the cursor: all before it were delivered, skipped or dropped."""
+        lowest = self.held.lowest()
+        return self.cursor if lowest is None else min(self.cursor, lowest)
 
     @property
     def unfinished(self) -> int:
@@ -147,7 +168,7 @@ class Ledger:
         if self.ephemeral_batches is not None:
             return 0
         end = min(self.feed.log.cached_from, self.feed.high_watermark)
-        return max(0, min(self.depth, end - self.cursor))
+        return max(0, min(self.depth, max(0, end - self.cursor) + self.held.count_before(end)))
 
     def mean_of(self, messages: int) -> int:
         """Estimate the bytes of a number of messages, based on the mean size of the ones ahead of the cursor."""
@@ -163,6 +184,8 @@ class Ledger:
         waiting = [self.retries.peek()[0]] if self.retries else []
         if (cursor := self.advance()) < self.feed.high_watermark:
             waiting.append(cursor)
+        if (held := self.held.lowest()) is not None:
+            waiting.append(held)
         batches = [self._source.batch_at(sequence) for sequence in waiting]
         times = [batch.timestamp for batch in batches if batch is not None]
         return min(times) if times and len(times) == len(batches) else None
@@ -171,23 +194,29 @@ class Ledger:
         """Return the sequence before which this channel needs no messages any more."""
         low = self.cursor
         places = self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest(), self.buried.lowest()
-        for lowest in places:
+        for lowest in (*places, self.held.lowest()):
             if lowest is not None and lowest < low:
                 low = lowest
         return low
 
     def waits_before(self, cursor: int) -> bool:
         """Return whether `seek(cursor)` would lose a ready, deferred or in-flight message before `cursor`."""
-        lows = self.advance(), self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest()
+        lows = (
+            self.advance(),
+            self.in_flight.lowest(),
+            self.retries.lowest(),
+            self.deferred.lowest(),
+            self.held.lowest(),
+        )
         return any(low is not None and low < cursor for low in lows)
 
     def exceptions(self) -> Iterator[Iterable[int]]:
-        """Return the sequences in flight, in the retry queue, deferred or buried, as of this call.
+        """Return the sequences in flight, in the retry queue, deferred, buried or held, as of this call.
 
         They come in lists, and each list takes a fraction of a millisecond.
         """
         waiting = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
-        return chain(waiting, self.buried.sequences())
+        return chain(waiting, self.buried.sequences(), self.held.sequences())
 
     def ahead_among(self, sequences: BitMap64) -> BitMap64:
         """Return the given sequences that are ahead of the cursor and not skipped. All must be before H."""
@@ -195,8 +224,16 @@ class Ledger:
 
     def waiting_among(self, sequences: BitMap64) -> BitMap64:
         """Return the given sequences that wait, including deferred ones. All must be before H."""
-        retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
-        return retried | deferred | self.ahead_among(sequences - retried - deferred)
+        passed = self.retries.among(sequences) | self.deferred.among(sequences) | self.held.among(sequences)
+        return passed | self.ahead_among(sequences - passed)
+
+    def finished_ahead(self) -> BitMap64:
+        """Return the sequences from `oldest_ahead` on that don't wait for their first delivery."""
+        passed = self.skips.behind(self.cursor)
+        if self.held.total:
+            passed |= bitmap_of(self.oldest_ahead, self.cursor)
+            passed -= self.held.all()
+        return passed
 
     def attempts_of(self, sequence: int) -> int:
         """Return how many attempts a waiting message has had."""
@@ -338,6 +375,47 @@ class Ledger:
         """Return where to continue if the disk has refused to read at the cursor for a long time, else the cursor."""
         return min(self._source.end_of_refused(self.cursor), self.feed.high_watermark)
 
+    # Held messages
+
+    def hold(self, stop: int) -> None:
+        """Hold the messages from the cursor to `stop`, because their groups may not have them now."""
+        start = self.cursor
+        self.take_ahead(stop)
+        self.held.add(start, stop)
+
+    def take_held(self, start: int, stop: int) -> None:
+        """Take [start, stop), all of which are held, to put them in flight."""
+        self.held.deliver(start, stop)
+        self._journal.unsaved[self] = None
+
+    def finish_held(self, sequences: BitMap64) -> None:
+        """Finish held messages without delivering them."""
+        self._finished += ranges_in(self.held.take_out(sequences))
+        self._journal.unsaved[self] = None
+
+    def put_off(self, sequence: int, due: int, due_ms: int) -> None:
+        """Defer a held message or a retry if the disk has long refused to read it."""
+        if sequence in self.held:
+            self.held.take_out(BitMap64((sequence,)))
+            attempts = 0
+        else:
+            attempts = self.take_retry(sequence)
+        self.retry_later([(sequence, attempts, due, due_ms)])
+
+    def is_refused(self, sequence: int) -> bool:
+        """Return whether the disk has refused to read this message for a long time."""
+        return self._source.end_of_refused(sequence) != sequence
+
+    def is_lost(self, sequence: int) -> bool:
+        """Return whether the log no longer has this message: it is damaged, or the log didn't wait for the channel."""
+        return self._source.next_readable(sequence) != sequence
+
+    def drop_lost(self, sequence: int) -> None:
+        """Finish a held message or a retry that the log no longer has."""
+        lost = BitMap64((sequence,))
+        self._finished += ranges_in(self.held.take_out(lost) | self.retries.take_out(lost))
+        self._journal.unsaved[self] = None
+
     def batch_of(self, sequence: int) -> Batch | None:
         """Return the batch of an unfinished message. None if it has to be read from disk."""
         return self._source.batch_at(sequence)
@@ -382,6 +460,12 @@ class Ledger:
         """
         return self.retries.pop_run(most, batch.end_sequence)
 
+    def take_retry(self, sequence: int) -> int:
+        """Take a message out of the middle of the retry queue. Return its attempts so far."""
+        attempts = self.retries.attempts_of(sequence)
+        self.retries.take_out(BitMap64((sequence,)))
+        return attempts
+
     def note_redelivery(self, first: int, stop: int, attempts: int) -> None:
         """Record in the journal that these messages are now on attempt number `attempts`."""
         self.tell(("try", self.feed.name, self.name, attempts, list(range(first, stop))))
@@ -419,6 +503,24 @@ class Ledger:
             entries += (sequence, attempts, due_ms)
         self._tell_waiting(entries)
 
+    def retry_later_as_new(self, sequence: int, due: int, due_ms: int) -> None:
+        """Defer a message that a consumer has had, although none of its deliveries counts."""
+        if self._none_counts is None:
+            self._none_counts = BitMap64()
+        self._none_counts.add(sequence)
+        self.deferred.add(due, sequence, 0)
+        self._tell_waiting([sequence, _NONE_COUNTS, due_ms])
+
+    def deferred_after_delivery(self) -> BitMap64:
+        """Return the deferred messages that consumers have had, even if that doesn't count as an attempt."""
+        delivered = self.deferred.delivered()
+        return delivered | self.deferred.among(self._none_counts) if self._none_counts else delivered
+
+    def _attempts_for_journal(self, sequence: int) -> int:
+        if self._none_counts and sequence in self._none_counts and sequence in self.deferred:
+            return _NONE_COUNTS
+        return self.attempts_of(sequence)
+
     def release_due(self, until: int, most: int) -> None:
         """Move up to `most` deferred messages that are due by `until` to the retry queue."""
         for sequence, attempts in self.deferred.pop_due(until, most):
@@ -444,7 +546,7 @@ class Ledger:
     def finish_waiting(self, sequences: BitMap64) -> BitMap64:
         """Finish the waiting messages among these, and return them. All must be before H."""
         self.record_progress()
-        waiting = self.deferred.take_out(sequences) | self.retries.take_out(sequences)
+        waiting = self.deferred.take_out(sequences) | self.retries.take_out(sequences) | self.held.take_out(sequences)
         self._finished += ranges_in(waiting)
         ahead = self.ahead_among(sequences - waiting)
         for start, end in ranges_in(ahead):
@@ -555,6 +657,10 @@ class Ledger:
             floor = max(before, self.cursor)
             for start, end in self.skips.add_newest(excess, floor, self.feed.high_watermark):
                 self.ephemeral_batches.release(start, end)
+                excess -= end - start
+            if excess and self.held.total:  # held messages are older than the ones ahead of the cursor
+                newest = self.held.from_place(before)
+                self.finish_held(newest[max(0, len(newest) - excess) :])
 
     def _excess(self, before: int, most: int, most_bytes: int) -> int:
         """Return how many of the newest messages to drop to stay within both limits."""
@@ -568,7 +674,8 @@ class Ledger:
         self.record_progress()  # so that finished messages are not counted
         too_much = kept.bytes - kept.in_hand - most_bytes
         count = 0
-        for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.feed.high_watermark)):
+        ranges = self.skips.free_ranges(max(before, self.cursor), self.feed.high_watermark)
+        for start, end in reversed([*ranges_in(self.held.from_place(before)), *ranges]):
             if too_much <= 0:
                 break
             newest, size = kept.newest_within(too_much, start, end)
@@ -581,10 +688,11 @@ class Ledger:
     def move(self, sequences: BitMap64, due: int, due_ms: int) -> BitMap64:
         """Make the waiting messages among these due at `due`, or now if `due_ms` is 0. Return the waiting ones."""
         retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
-        ahead = self.ahead_among(sequences - retried - deferred)
-        waiting = retried | deferred | ahead
+        held = self.held.among(sequences)
+        ahead = self.ahead_among(sequences - retried - deferred - held)
+        waiting = retried | deferred | held | ahead
         moved = waiting if due_ms else deferred  # the others are due already, and keep their places
-        entries = [it for sequence in moved for it in (sequence, self.attempts_of(sequence), due_ms)]
+        entries = [it for sequence in moved for it in (sequence, self._attempts_for_journal(sequence), due_ms)]
         if due_ms:
             for start, end in ranges_in(ahead):
                 self._skip(start, end)
@@ -592,6 +700,7 @@ class Ledger:
             self._tell_waiting(entries)
         self.deferred.take_out(moved)
         self.retries.take_out(moved)
+        self.held.take_out(moved)
         for sequence, attempts in zip(entries[::3], entries[1::3], strict=True):
             if due_ms:
                 self.deferred.add(due, sequence, attempts)
@@ -625,6 +734,8 @@ class Ledger:
         self.in_flight.clear()
         self.retries.clear()
         self.deferred.clear()
+        self.held.clear()
+        self._none_counts = None
         if self.ephemeral_batches is not None:
             self.ephemeral_batches.clear()
         self.batch = None
@@ -636,23 +747,28 @@ class Ledger:
         skipped: BitMap64,
         retried: Sequence[tuple[int, int]],
         deferred: Sequence[tuple[int, int, int]],
+        held: BitMap64,
         told: Sequence[int],
     ) -> None:
         """Replace the waiting messages before `end`. Later ones, and the ones in flight, stay as they are.
 
         From `cursor` on, messages wait for their first delivery, except for the `skipped` ones, which include the
-        buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). `told` is for
-        the journal: sequence, attempts and due_ms of each message in the two lists or in flight.
+        buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). The `held` ones are
+        before `cursor`. `told` is for the journal: sequence, attempts and due_ms of each message in the two lists or in flight.
 
         The skip ranges in the journal entry don't include buried messages. So if the journal has lost a burial, that
         message is delivered again.
         """
         flat = [sequence for bounds in ranges_in(skipped - self.buried.all()) for sequence in bounds]
         self._record(("restore", self.feed.name, self.name, cursor, end, flat, told))
-        # From `end` on, messages that the cursor has passed stay passed.
+        # From `end` on, messages that the cursor has passed stay passed, except held ones: it will meet them again.
         later, self.skips = self.skips.behind(max(end, self.cursor)), SkipRanges()
         self.skips.cover(skipped | later)
-        self.skips.add(end, self.cursor)
+        self.skips.cover(bitmap_of(end, self.cursor) - self.held.all())
+        self.held.clear()
+        if held:
+            self.held.fill(held)
+            self._record(("held", self.feed.name, self.name, list(chain.from_iterable(ranges_in(held)))))
         self._counted_from = min(self._counted_from, cursor)
         self.batch = None
         self._furthest = max(self._furthest, self.cursor, end)
@@ -676,11 +792,26 @@ class Ledger:
         if self.ephemeral_batches is not None:
             for start, end in finished:
                 self.ephemeral_batches.release(start, end)
+        if self.held.has_news:
+            self._record_held(finished, urgent=urgent)
         if finished or self.cursor != self._saved_cursor:
             self._saved_cursor = self.cursor
             if self.ephemeral_batches is None:
                 flat = list(chain.from_iterable(finished))
                 self._journal.record(("progress", self.feed.name, self.name, self.cursor, flat), urgent=urgent)
+
+    def _record_held(self, finished: list[tuple[int, int]], *, urgent: bool) -> None:
+        """Record in the journal which messages are held now, and which are no longer, because they were delivered.
+
+        The progress that follows has the ones that are finished.
+        """
+        held, delivered = self.held.take_news(finished)
+        if self.ephemeral_batches is not None:
+            return
+        if held:
+            self._journal.record(("held", self.feed.name, self.name, list(chain.from_iterable(held))), urgent=urgent)
+        if delivered:
+            self._journal.record(("try", self.feed.name, self.name, 1, delivered), urgent=urgent)
 
     def tell(self, change: ChannelChange) -> None:
         """Record a change in the journal immediately, after all progress."""
@@ -698,12 +829,23 @@ class Ledger:
 
         They describe the state as of this call, even if you iterate later. At each None, other work may run.
         """
-        return self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds))
+        if self._none_counts:
+            self._none_counts = self.deferred.among(self._none_counts)
+        none_counts = frozenset(self._none_counts or ())
+        return self._snapshot_changes(
+            self.skips.copy(), self.held.ranges(), self.waiting(wall_milliseconds), none_counts
+        )
 
     def _snapshot_changes(
-        self, skips: SkipRanges, waiting: Iterator[tuple[int, int, int] | None]
+        self,
+        skips: SkipRanges,
+        held: Iterator[tuple[int, int]],
+        waiting: Iterator[tuple[int, int, int] | None],
+        none_counts: frozenset[int],
     ) -> Iterator[Change | None]:
         topic, name = self.feed.name, self.name
+        while some := list(islice(held, _HELD_RANGES_PER_CHANGE)):
+            yield "held", topic, name, list(chain.from_iterable(some))
         for start, end in skips:
             yield "skip", topic, name, start, end
         entries: list[int] = []
@@ -711,6 +853,8 @@ class Ledger:
             if place is None:
                 yield None
                 continue
+            if none_counts and place[0] in none_counts:
+                place = place[0], _NONE_COUNTS, place[2]
             entries += place
             if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
                 yield "wait", topic, name, entries
@@ -735,6 +879,7 @@ class Ledger:
         self.deferred.fill(self._restore_waiting(state.waiting, wall_ms_to_due))
         state.skips.clear()
         state.waiting.clear()
+        self.held.fill(state.held)
         self.buried = state.buried
         self._counted_from = self._furthest = self.feed.high_watermark
 
@@ -747,6 +892,9 @@ class Ledger:
             if due_ms == 0:
                 self.retries.add(sequence, attempts)
             else:
+                if attempts == _NONE_COUNTS:
+                    self._none_counts = self._none_counts or BitMap64()
+                    self._none_counts.add(sequence)
                 yield wall_ms_to_due(due_ms), sequence, attempts
 
 

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Final
 from pyroaring import BitMap64
 
 from nsqd.broker.backlog import Backlog, RedeliveryCounts, Restored, without
-from nsqd.broker.bitmaps import between, bitmap_of_ranges
+from nsqd.broker.bitmaps import between, bitmap_of, bitmap_of_ranges, number_of_ranges, ranges_in
 
 if TYPE_CHECKING:
     from nsqd.broker.buried_queue import BuriedJob, BuriedSelection, Verb
     from nsqd.broker.channel import Channel
     from nsqd.broker.ledger import Ledger
+    from nsqd.broker.store import TopicLog
 
+# The log may have removed most of what a backlog has before the log's first segment, so we look for the rest.
+_READ_FOR_EACH: Final = 3
 # A search may check this many entries for each message that the limit allows: a few dozen milliseconds at most.
 _LOOKED_AT: Final = 10
 
@@ -51,6 +54,8 @@ def least_finished(found: Iterable[CancelOutcome]) -> CancelOutcome:
 def cancel(channel: Channel, sequences: BitMap64) -> dict[CancelOutcome, int]:
     """Finish the waiting messages among these, and count the outcomes. All must be before the high watermark."""
     finished = channel.ledger.finish_waiting(sequences)
+    if channel.groups is not None:  # others of their groups may have waited for them
+        channel.schedule_delivery()
     return _found(channel.ledger, CancelOutcome.CANCELLED, len(finished), sequences - finished)
 
 
@@ -94,14 +99,15 @@ def seek(channel: Channel, cursor: int) -> None:
 def backlog(channel: Channel, most: int) -> Backlog | None:
     """Return everything that the channel has to deliver, or None if that takes more than `most` ranges and messages."""
     ledger, end = channel.ledger, channel.feed.high_watermark
-    exceptions = len(ledger.skips) + len(ledger.in_flight) + len(ledger.retries) + len(ledger.deferred)
+    finished = ledger.finished_ahead()
+    exceptions = number_of_ranges(finished) + len(ledger.in_flight) + len(ledger.retries) + len(ledger.deferred)
     if exceptions + ledger.buried.count_ranges() > most:
         return None
     waiting = list(filter(None, ledger.waiting(channel.turn.wall_milliseconds)))
     return Backlog(
-        next=ledger.cursor,
+        next=ledger.oldest_ahead,
         end=end,
-        finished=without(ledger.skips, [sequence for sequence, _, _ in waiting]),
+        finished=without(ranges_in(finished), [sequence for sequence, _, _ in waiting]),
         requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
         deferred=[entry for entry in waiting if entry[2]],
         buried=ledger.buried.ranges(0, end),
@@ -115,7 +121,8 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     because it was kicked, still waits. Messages that are no longer in the log are left out.
 
     The journal entry lists each message that is in flight, or was buried then and waits now. If there are more than
-    `most` of either, or searching for them would take too long, this changes nothing and returns None.
+    `most` of either, or searching for them would take too long, this changes nothing and returns None. The same goes if
+    more than a few times `most` never delivered messages are in compacted files only.
     """
     ledger, log = channel.ledger, channel.feed.log
     assert ledger.ephemeral_batches is None, "an ephemeral channel has no log to go back to"
@@ -144,20 +151,45 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     places = BitMap64([*held, *(it[0] for it in requeued), *(it[0] for it in deferred)])
     cursor = min(max(backlog.next, log.first), end)
     finished = bitmap_of_ranges(backlog.finished)
+    # The cursor can't go back to messages in compacted files, because those are before the log's first segment. They were
+    # held, so they are held again.
+    early = _readable_among(
+        log, bitmap_of(backlog.next, cursor) - finished - places - buried.all(), _READ_FOR_EACH * most
+    )
+    if early is None:
+        return None
     skipped = between(finished | places, cursor, end) | between(buried.all(), cursor, end)
     due = channel.turn.due_from_wall
     again = [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
-    ledger.restore_before(end, cursor, skipped, requeued, again, journalled)
+    ledger.restore_before(end, cursor, skipped, requeued, again, early, journalled)
+    channel.renew_groups()
     channel.schedule_delivery()
     channel.set_alarm()
-    channel.topic.rewind_to(min(ledger.cursor, places.min()) if places else ledger.cursor)
+    channel.topic.rewind_to(min([ledger.cursor, *(places | early)[:1]]))
     # Count the messages that wait as in the backlog, are in flight or are buried now. `kicked` ones don't count, because
     # they were buried in the backlog.
     ahead = end - cursor - len(skipped)
     lies_buried = len(between(buried.all(), backlog.next, end) - finished) + len(between(here, 0, backlog.next))
     still_kicked = sum(it[0] not in left_out for it in kicked)
-    restored = ahead + len(requeued) + len(deferred) - still_kicked + backlog.count_among(held) + lies_buried
+    restored = (
+        ahead + len(early) + len(requeued) + len(deferred) - still_kicked + backlog.count_among(held) + lies_buried
+    )
     return Restored(restored, backlog.count - restored)
+
+
+def _readable_among(log: TopicLog, sequences: BitMap64, most: int) -> BitMap64 | None:
+    """Return which of these messages the log still has, or None if it has more than `most`."""
+    found, sequence = BitMap64(), -1
+    while (place := sequences.rank(sequence) if sequence >= 0 else 0) < len(sequences):
+        wanted = sequences[place]
+        sequence = log.next_kept(wanted)
+        if sequence != wanted:
+            sequence -= 1
+            continue
+        found.add(wanted)
+        if len(found) > most:
+            return None
+    return found
 
 
 def _in_flight_before(ledger: Ledger, end: int, most: int) -> dict[int, int] | None:
@@ -172,7 +204,7 @@ def _waiting_among(channel: Channel, sequences: BitMap64, most: int) -> list[tup
     """Return (sequence, attempts, due_ms) of the waiting messages among these, or None if there are too many."""
     ledger = channel.ledger
     retried, deferred = ledger.retries.among(sequences), ledger.deferred.among(sequences)
-    ahead = ledger.ahead_among(sequences - retried - deferred)
+    ahead = ledger.held.among(sequences) | ledger.ahead_among(sequences - retried - deferred)
     if len(retried) + len(deferred) + len(ahead) > most or (deferred and len(ledger.deferred) > _LOOKED_AT * most):
         return None
     found = [(sequence, ledger.retries.attempts_of(sequence), 0) for sequence in retried]

@@ -37,6 +37,7 @@ DROPPED_AT_ONCE: Final = 8_000  # entries to check in one call; a few millisecon
 # With the fraction, stale entries don't add up without end when one backlog after another is restored.
 _DROPPED_WITH_MANY: Final = 12_000
 _DROPPED_PART: Final = 4
+_NO_CHANGES: Final = BitMap64()  # never changed
 PASSED_OVER: Final = 2_000  # stale entries between two yields; a millisecond or two
 
 
@@ -72,6 +73,10 @@ class AttemptCounts:
                 self._bits[place].add(sequence)
             number >>= 1
             place += 1
+
+    def above_zero(self) -> BitMap64:
+        """Return the sequences whose number isn't 0."""
+        return BitMap64.union(*self._bits) if self._bits else BitMap64()
 
     def of_all(self, sequences: Sequence[int]) -> list[int]:
         """Return the numbers of these sequences, in the same order. Much faster than thousands of calls of `get`."""
@@ -197,6 +202,68 @@ class Members:
         self.attempts.clear()
         self.generations.clear()
         self.count = 0
+
+
+class NotedMembers(Members):
+    """Members of a channel with groups: they also note what has changed, because groups have to follow that (groups.py).
+
+    A channel without groups has plain `Members`, which cost less.
+    """
+
+    __slots__ = ("changed",)
+
+    def __init__(self, former: Members) -> None:
+        super().__init__()
+        self.sequences, self.count = former.sequences, former.count
+        self.attempts, self.generations = former.attempts, former.generations
+        self.changed = BitMap64()  # sequences that were added, removed or both, since this was last replaced
+
+    def plain(self) -> Members:
+        """Return these members without the notes. Don't use this object afterwards."""
+        members = Members()
+        members.sequences, members.count = self.sequences, self.count
+        members.attempts, members.generations = self.attempts, self.generations
+        return members
+
+    def add(self, sequence: int, attempts: int) -> int:
+        self.changed.add(sequence)
+        return super().add(sequence, attempts)
+
+    def add_all(self, sequences: Sequence[int], attempts: Sequence[int]) -> list[int]:
+        self.changed |= BitMap64(sequences)
+        return super().add_all(sequences, attempts)
+
+    def remove(self, start: int, end: int, attempts: int) -> None:
+        self.changed.add_range(start, end)
+        super().remove(start, end, attempts)
+
+    def take_out(self, wanted: BitMap64) -> BitMap64:
+        here = super().take_out(wanted)
+        if here:
+            self.changed |= here
+        return here
+
+    def clear(self) -> None:
+        self.changed |= self.sequences
+        super().clear()
+
+
+def noted(members: Members) -> NotedMembers:
+    """Return these members with notes of their changes from now on."""
+    return members if isinstance(members, NotedMembers) else NotedMembers(members)
+
+
+def plain(members: Members) -> Members:
+    """Return these members without notes of their changes."""
+    return members.plain() if isinstance(members, NotedMembers) else members
+
+
+def changes_of(members: Members) -> BitMap64:
+    """Return the sequences that have come or gone since the last call. None are noted by plain members."""
+    if not isinstance(members, NotedMembers) or not members.changed:
+        return _NO_CHANGES
+    changed, members.changed = members.changed, BitMap64()
+    return changed
 
 
 def dropped_with(changed: int, entries: int) -> int:

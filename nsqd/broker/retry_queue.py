@@ -23,7 +23,10 @@ from nsqd.broker.queue_members import (
     SEQUENCE_BITS,
     SEQUENCE_MASK,
     Members,
+    changes_of,
     dropped_with,
+    noted,
+    plain,
     with_attempts,
 )
 from nsqd.broker.reclaimer import MANY, Reclaimer
@@ -69,6 +72,14 @@ class RetryQueue:
     def among(self, sequences: BitMap64) -> BitMap64:
         """Return the given sequences that are in this queue."""
         return self.members.sequences & sequences
+
+    def note_changes(self, *, wanted: bool) -> None:
+        """Note from now on which sequences come and go, or stop that."""
+        self.members = noted(self.members) if wanted else plain(self.members)
+
+    def changes(self) -> BitMap64:
+        """Return the sequences that have come or gone since the last call."""
+        return changes_of(self.members)
 
     def lowest(self) -> int | None:
         """Return the lowest sequence, or None if the queue is empty."""

@@ -53,9 +53,24 @@ class ChannelRules:
     overflow: Overflow = Overflow.REJECT
     max_rate: float | None = None  # deliveries per second
     max_in_flight: int | None = None  # messages, for all consumers together
+    max_in_flight_per_group: int | None = None  # messages of one `nsq-group`; see groups.py for this and the next four
+    order: str | None = None  # "group": one at a time of each group, in the order of the log
+    share: str | None = None  # "group": groups take turns
+    weights: tuple[tuple[str, int], ...] = ()  # (group, messages that it gets when it is its turn); others get 1
+    max_held: int | None = None  # messages that may wait behind others of their groups
     expire_after: float | None = None  # seconds without consumers, after which the channel is deleted
     expire_full: bool = False  # delete it even if it has messages
     dry: frozenset[str] = frozenset()
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether it matters to which group a message belongs."""
+        return self.max_in_flight_per_group is not None or self.order is not None or self.share is not None
+
+    @property
+    def about_groups(self) -> tuple[object, ...]:
+        """The rules that decide which messages are held. If they change, the channel begins anew with its groups."""
+        return self.max_in_flight_per_group, self.order, self.share
 
     @property
     def expiry_pause(self) -> float:

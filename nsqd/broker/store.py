@@ -62,6 +62,9 @@ class TopicLog(BatchSource, Protocol):
     def cached_from(self) -> int:
         """All messages in [cached_from, tail) are in memory; earlier ones are only on disk."""
 
+    def next_kept(self, sequence: int) -> int:
+        """Return `sequence`, or the next one that still exists: also before `first`, in compacted files."""
+
     def take_keys(self) -> tuple[Iterable[tuple[bytes, int]], Iterable[KeyedPublish]]:
         """Return the log's keys with their publish times, oldest first, and the keys that were forgotten since.
 

@@ -334,7 +334,7 @@ class Topic:
                 self._note_no_keys()
         if not self.channels and not self.learning:
             self._drop_outdated()
-        low = passed = self.feed.high_watermark  # as from `low_watermark()` and `passed()`, but in one loop
+        low = passed = self.feed.high_watermark  # before `passed`, channels only need single messages: see `exceptions`
         for channel in self.channels.values():
             ledger = channel.ledger
             ledger.record_progress()
@@ -343,7 +343,7 @@ class Topic:
         self.log.release(low, passed)
 
     def passed(self) -> int:
-        """Return the slowest channel's cursor. Before it, channels only need single messages: see `exceptions`."""
+        """Return the first sequence that the slowest channel hasn't delivered, as the topic's limits count it."""
         passed = self.feed.high_watermark
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is None:
@@ -563,7 +563,7 @@ class Topic:
     def _measure(self) -> None:
         """Measure the room for this turn's publishes."""
         drafted = self._buffer.usage()
-        held = self._usage().plus(drafted)
+        held = self.usage().plus(drafted)
         channels = [
             (channel, channel.usage().plus(drafted))
             for channel in self.channels.values()
@@ -576,9 +576,16 @@ class Topic:
         self.policy.forget_room()
         self.dry_run.policy.forget_room()
 
-    def _usage(self) -> Usage:
-        passed = self.passed()
-        return Usage(self.log.tail - passed, self.log.bytes_from(passed))
+    def usage(self) -> Usage:
+        """Return how much the topic keeps for its channels, including what they haven't got yet. Bytes are estimated."""
+        log, passed = self.log, self.passed()
+        usage = Usage(log.tail - passed, log.bytes_from(passed))
+        for channel in self.channels.values():
+            ledger = channel.ledger
+            if (held := ledger.held.total) and ledger.ephemeral_batches is None:
+                size = log.bytes_from(ledger.cursor) + ledger.mean_of(held)
+                usage = usage.at_least(Usage(log.tail - ledger.cursor + held, size))
+        return usage
 
     def drop_beyond_limits(self, arrived: int | None = None) -> None:
         """Drop the oldest messages that exceed a limit of a channel or of the topic.
@@ -588,12 +595,19 @@ class Topic:
         for channel in self.channels.values():
             channel.apply_limits(arrived)
         if self.dry_run.policy.drops:
-            self.dry_run.holds(self._usage())
-        if self.policy.drops and (beyond := self.policy.excess(self._usage())):
-            self._drop_before(min(self.passed() + beyond, self._written_tail))
+            self.dry_run.holds(self.usage())
+        if self.policy.drops and (beyond := self.policy.excess(usage := self.usage())):
+            self._drop_before(self._end_of_oldest(beyond, usage))
+
+    def _end_of_oldest(self, count: int, usage: Usage) -> int:
+        """Return the `end` for `_drop_before` that reduces the usage by `count` messages."""
+        return min(self.log.tail - usage.messages + count, self._written_tail)
 
     def _drop_before(self, end: int) -> bool:
-        """Drop undelivered messages before `end`, in all channels. Return False if a later turn has to drop more."""
+        """Drop the oldest undelivered messages, until no channel has more than there are from `end` on.
+
+        Returns False if a later turn has to drop more.
+        """
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is None:
                 channel.drop_before(end)
@@ -636,12 +650,12 @@ class Topic:
         if not self.policy.drops:
             return has_room
         for _ in range(MOST_LOOKS):
-            if not (beyond := self.policy.excess_with(self._usage(), incoming)):
+            usage = self.usage()
+            if not (beyond := self.policy.excess_with(usage, incoming)):
                 break
-            passed = self.passed()
-            if not self._drop_before(min(passed + beyond, self._written_tail)):
+            if not self._drop_before(self._end_of_oldest(beyond, usage)):
                 return False
-            if self.passed() == passed:
+            if self.usage() == usage:
                 break
         return has_room
 
@@ -788,12 +802,13 @@ class Topic:
     def _without_lost(self, state: ChannelState) -> ChannelState:
         """Remove and count messages that are gone: neither a segment nor a compacted file has them."""
         first, next_readable = self.log.first, self.log.next_readable
-        places = chain([state.waiting], state.buried.sequences())
+        places: Iterator[Iterable[int]] = chain([state.waiting, state.held], state.buried.sequences())
         early = [sequence for piece in places for sequence in piece if sequence < first]
         lost = [sequence for sequence in early if next_readable(sequence) != sequence]
         if lost:
             for sequence in lost:
                 if state.waiting.pop(sequence, None) is None:
+                    state.held.discard(sequence)
                     state.buried.remove(sequence)
             self._turn.lost[self.name] = self._turn.lost.get(self.name, 0) + len(lost)
         return state

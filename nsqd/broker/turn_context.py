@@ -110,6 +110,8 @@ class TurnContext(Generic[C, T]):
         self.overflowing: dict[C, int] = {}  # ephemeral channels, with the first sequence that they got in this turn
         self.alarms: Alarms[C] = Alarms()
         self.ranges_dropped = 0  # by limits, in this turn
+        self.sorted = 0  # messages that went into the queues of their groups in this turn, or whose groups were learned
+        self.cold_reads = 0  # batches that groups had to read from files in this turn
         self.unpacked = 0  # messages of deferred batches that got their entries since the last `Broker.expire`
         # Topics
         self.unsealed: dict[T, None] = {}  # topics with publishes in this turn

@@ -274,7 +274,7 @@ def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> 
             text = f"channel {name} needs messages before the first segment"
             yield FsckFinding(FsckSeverity.DAMAGE, text, topic=topic, first=channel.needed, end=found.first)
         buried = chain.from_iterable(channel.buried.sequences())
-        for kind, sequences in (("waiting", channel.waiting), ("buried", buried)):
+        for kind, sequences in (("waiting", channel.waiting), ("held", channel.held), ("buried", buried)):
             lost = sorted(sequence for sequence in sequences if not found.has(sequence))
             if lost:
                 text = f"{len(lost)} messages {kind} in channel {name} are in no segment or compacted file"

@@ -104,7 +104,7 @@ class BacklogEndpoints:
             channel, missed = _channel(topic, name, document)
             result = operator_actions.restore_backlog(channel, document.backlog, MOST)
             if result is None:
-                reason = f"more than {MOST} messages are in flight, or were buried and wait now"
+                reason = f"more than {MOST} messages are in flight, in compacted files, or were buried and wait now"
                 raise HttpError(413, "TOO_MANY", details={"reason": reason})
         await self._calls.durable()
         return json({"restored": result.restored, "gone": result.gone + missed})

@@ -120,8 +120,9 @@ def _cursor(topic: Topic, place: Pinned) -> int:
 
 
 def next_places(channel: Channel, limit: int) -> list[tuple[int, int]]:
-    """Return (sequence, attempts so far) of the next messages to deliver: retries first, then new ones."""
+    """Return (sequence, attempts so far) of the next messages to deliver: retries first, then held ones, then new ones."""
     places = channel.ledger.retries.next_ones(limit)
+    places += [(it, 0) for it in channel.ledger.held.first(limit - len(places), channel.feed.high_watermark)]
     end = channel.feed.high_watermark
     sequence = channel.ledger.cursor
     for start, stop in chain(channel.ledger.skips, [(end, end)]):

@@ -83,6 +83,9 @@ class MemoryLog:
     def next_readable(self, sequence: int) -> int:
         return max(sequence, self.first)
 
+    def next_kept(self, sequence: int) -> int:
+        return self.next_readable(sequence)
+
     def older_than(self, timestamp: int) -> int:
         return self.first
 

@@ -405,6 +405,9 @@ class DiskLog:
             return sequence
         return self.reader.next_readable(sequence)
 
+    def next_kept(self, sequence: int) -> int:
+        return self.reader.next_kept(sequence)
+
     def end_of_refused(self, sequence: int) -> int:
         return self.reader.end_of_refused(sequence)
 

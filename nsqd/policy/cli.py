@@ -15,7 +15,7 @@ from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.subcommands import Command, argument, parsed_by, run_one_of
 from nsqcommon.wire.names import is_valid_name
-from nsqd.policy.parse import Mistake, PolicyError, parse_policies
+from nsqd.policy.parse import Mistake, PolicyError, doubts, parse_policies
 
 if TYPE_CHECKING:
     from nsqd.policy.policies import Policies
@@ -27,7 +27,8 @@ NOT_READ: Final = 2
 _MOST_NODES: Final = 1_000_000  # more are a slip, and would take memory
 
 _ABOUT: Final = """\
-Checks a policy file without a running nsqd. Prints every mistake with the line of its entry.
+Checks a policy file without a running nsqd. Prints every mistake with the line of its entry, and warns of rules that
+are valid but dangerous.
 With --topic, prints the keys that apply to the topic, and the line of the entry each one comes from.
 With --channel as well, also prints those of the channel.
 With --nodes, says what max_in_flight, which each node applies by itself, allows on that many nodes together.
@@ -89,6 +90,7 @@ def _check(asked: CheckOptions, *, out: TextIO, err: TextIO) -> int:
     except OSError as error:
         err.write(f"{asked.file}: {(error.strerror or str(error)).lower()}\n")
         return NOT_READ
+    err.writelines(f"{asked.file}{_place(doubt)}: warning: {doubt.text}\n" for doubt in doubts(policies))
     if not asked.topic:
         out.write(f"{asked.file} is valid; entries: {len(policies.entries)}\n")
     else:

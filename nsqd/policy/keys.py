@@ -14,11 +14,13 @@ from typing import Any, Final
 
 from nsqcommon.durations import MILLISECOND, parse_long_duration
 from nsqcommon.sizes import parse_size
+from nsqcommon.wire.groups import MOST_BYTES, valid_group
 from nsqd.ack_option import Ack
 from nsqd.broker.rules import Overflow
 
 _MOST_ATTEMPTS: Final = 65_535  # the wire format has two bytes for attempts
 _MOST_IN_FLIGHT: Final = 1_000_000_000  # more than a node has memory for; /stats shows the number
+_HEAVIEST: Final = 1_000
 _RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -108,6 +110,17 @@ def _one_of(*words: str) -> Callable[[Any], str]:
     return parse
 
 
+def _weights(value: Any) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must name groups and their weights, such as {gold = 5}")
+    for group, weight in value.items():
+        if valid_group(group.encode()) is None:
+            raise ValueError(f"names of groups must have 1 to {MOST_BYTES} bytes")
+        if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= _HEAVIEST:
+            raise ValueError(f"the weight of {group!r} must be a number from 1 to {_HEAVIEST}")
+    return tuple(sorted(value.items()))
+
+
 def parse_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
@@ -126,6 +139,11 @@ KEYS: Final[Mapping[str, Key]] = {
     "ttl_action": Key(About.CHANNELS, _one_of("drop", "bury"), ("ttl",)),
     "max_rate": Key(About.CHANNELS, _rate),
     "max_in_flight": Key(About.CHANNELS, _whole(_MOST_IN_FLIGHT)),
+    "max_in_flight_per_group": Key(About.CHANNELS, _whole(), may_be_dry=False),
+    "order": Key(About.CHANNELS, _one_of("group"), may_be_dry=False),
+    "share": Key(About.CHANNELS, _one_of("group"), may_be_dry=False),
+    "weights": Key(About.CHANNELS, _weights, ("share",), may_be_dry=False),
+    "max_held": Key(About.CHANNELS, _whole(), ("max_in_flight_per_group", "order", "share"), may_be_dry=False),
     "max_messages": Key(About.EITHER, _whole()),
     "max_bytes": Key(About.EITHER, _size_above_zero),
     "overflow": Key(About.EITHER, _one_of(*Overflow), ("max_messages", "max_bytes")),

@@ -107,6 +107,8 @@ def _contradictions(entry: PolicyEntry) -> Iterator[str]:
             yield f"{key}: it has no dry run"
     if values.get("backoff_min", 0) > values.get("backoff_max", float("inf")):
         yield "backoff_min: it is longer than backoff_max"
+    if "order" in values and values.get("max_in_flight_per_group", 1) > 1:
+        yield 'max_in_flight_per_group: order = "group" allows only 1'
     if values.get("overflow") == Overflow.BURY and entry.channel is None:
         yield 'overflow: only a channel can bury; add channel = "*" for the channels of these topics'
 
@@ -129,3 +131,18 @@ def _without_effect(entries: Sequence[PolicyEntry]) -> Iterator[Mistake]:
                 line = min(it.line for it in earlier)
                 yield Mistake(entry.line, f"{key}: it has no effect, because line {line} decides it for all of these")
             deciding.setdefault((key, about, entry.topic, entry.channel), entry)
+
+
+def doubts(policies: Policies) -> Iterator[Mistake]:
+    """Yield a warning for each rule that is valid, and that you may regret.
+
+    With `order`, the failed message of a group comes again before its later ones. So without `max_attempts`, a message
+    that can never be handled stops its group for ever. Another entry may have `max_attempts`, if it applies to all of
+    the same channels.
+    """
+    enough = {(it.topic, it.channel) for it in policies.entries if "max_attempts" in it.values and not it.is_dry}
+    for entry in policies.entries:
+        wider = set(product((ANY, entry.topic), (None, ANY, entry.channel)))
+        if "order" in entry.values and not wider & enough:
+            text = "order: without max_attempts, a message that always fails stops its group for ever"
+            yield Mistake(entry.line, text)

@@ -138,6 +138,8 @@ class _Disk:
 
 
 class BrokerMachine(RuleBasedStateMachine):
+    has_groups = False  # whether first deliveries may come in another order than that of the log
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
@@ -252,13 +254,25 @@ class BrokerMachine(RuleBasedStateMachine):
             assert entry.place is Place.WAITING or self._overdue(entry)
         assert attempts == entry.attempts + 1
         assert self.now >= entry.not_before - 1e-5, "early"
-        if attempts == 1 and not (entry.was_deferred or entry.not_before or entry.any_order):
+        self._may_be_delivered(topic, channel, entry)
+        if attempts == 1 and not self.has_groups and not (entry.was_deferred or entry.not_before or entry.any_order):
             assert sequence > channel.last_first, "out of order"
             channel.last_first = sequence
         entry.place, entry.attempts, entry.owner = Place.IN_FLIGHT, attempts, client.number
         entry.delivered_at, entry.deadline = self.now, self.now + client.consumer.msg_timeout
         client.in_hand[message_id] = sequence
         assert client.consumer.in_flight <= client.consumer.ready_count
+
+    def _may_be_delivered(self, topic: TopicModel, channel: ChannelModel, entry: Entry) -> None:
+        """Check the rules about groups: see test_groups_model.py."""
+
+    def _may_wait(self, topic: TopicModel, model: ChannelModel, real: Channel) -> bool:
+        """Return whether all that waits has to wait, although there is a consumer with room."""
+        return False
+
+    def _headers(self, body: bytes) -> bytes:
+        """Return the encoded headers of a message that is about to be published. Empty: no message has any."""
+        return b""
 
     def _is_exhausted(self, entry: Entry) -> bool:
         most = self.policy.of_channels.max_attempts
@@ -342,11 +356,12 @@ class BrokerMachine(RuleBasedStateMachine):
         for body in bodies:
             payload += len(body).to_bytes(4, "big") + body
             offsets.append(len(payload))
+        headers = b"".join(map(self._headers, bodies))
         real = self.broker.topics[topic.name]
         if single:
-            real.publish_one(payload, delay_ms)
+            real.publish_one(payload, delay_ms, headers=headers)
         else:
-            real.publish(payload, offsets, delay_ms)
+            real.publish(payload, offsets, delay_ms, headers=headers)
         self.drafts.append(Draft(topic, bodies, delay_ms))
 
     # Consumers
@@ -1017,6 +1032,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 continue  # the next slice delivers more
             may_deliver = not model.paused and not self._is_full(model.count(Place.IN_FLIGHT))
             if may_deliver and real.depth and topic.name not in self.store.wanted:
+                if self._may_wait(topic, model, real):
+                    continue
                 assert all(consumer.room <= 0 for consumer in real.consumers)
 
     def figures_agree(self) -> None:
@@ -1071,12 +1088,17 @@ class BrokerMachine(RuleBasedStateMachine):
             assert state.cursor == real.ledger.cursor
             flying, deferred = (s for s, _ in real.in_flight.positions()), (s for _, s, _ in real.ledger.deferred)
             assert state.waiting.keys() == {*dict(real.ledger.retries), *flying, *deferred}
+            assert state.held == real.ledger.held.all()
             assert [*state.buried.from_place(0)] == [*real.buried_queue.buried.from_place(0)]
 
 
 def _ahead(real: Channel) -> list[int]:
+    """Return what was never delivered and waits, at the cursor or held."""
     skipped = {s for start, end in real.ledger.skips for s in range(start, end)}
-    return [s for s in range(real.ledger.cursor, real.feed.high_watermark) if s not in skipped]
+    held = list(real.ledger.held.all())
+    ahead = [s for s in range(real.ledger.cursor, real.feed.high_watermark) if s not in skipped]
+    assert not {*held} & {*ahead}, "held, and ahead of the cursor"
+    return sorted(held + ahead)
 
 
 def _ready(real: Channel) -> dict[int, int]:

@@ -98,7 +98,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger
         first = ledger.advance()
         if first == self.feed.high_watermark:
-            assert not ledger.ahead
+            assert ledger.ahead == ledger.held.total
             return
         batch = ledger.batch_ahead()
         assert batch is not None
@@ -113,6 +113,33 @@ class LedgerMachine(RuleBasedStateMachine):
         assert stop == expected
         assert [self.places[it] for it in range(first, stop)] == [Place.WAITING] * (stop - first)
         self._deliver(first, stop, 1)
+
+    @rule(most=st.integers(1, 5))
+    def hold(self, most: int) -> None:
+        ledger = self.ledger
+        first = ledger.advance()
+        if first == self.feed.high_watermark:
+            return
+        batch = ledger.batch_ahead()
+        assert batch is not None
+        if batch.delay_ms:
+            return
+        stop = min(ledger.run_end(batch), first + most)
+        assert [self.places[it] for it in range(first, stop)] == [Place.WAITING] * (stop - first)
+        ledger.hold(stop)
+
+    @rule(which=SEQUENCES)
+    def take_held(self, which: set[int]) -> None:
+        for sequence in self.ledger.held.among(BitMap64(which)):
+            assert (self.places[sequence], self.attempts[sequence]) == (Place.WAITING, 0)
+            self.ledger.take_held(sequence, sequence + 1)
+            self._deliver(sequence, sequence + 1, 1)
+
+    @rule(which=SEQUENCES)
+    def drop_held(self, which: set[int]) -> None:
+        dropped = self.ledger.held.among(BitMap64(which))
+        self.ledger.finish_held(dropped)
+        self.put(dropped, Place.DONE)
 
     @rule(most=st.integers(1, 5))
     def take_retries(self, most: int) -> None:
@@ -260,6 +287,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.store.journal = [*beginning, *changes, *buried]  # type: ignore[list-item]
         self.store.unwritten.clear()
         state = replay(list(self.store.journal))["t"].channels["c"]
+        if snapshot:
+            assert state.held == self.ledger.held.all()
         self.ledger = self._ledger(state.cursor)
         self.ledger.restore(state, lambda due_ms: due_ms * 1000)
         found = self._found()
@@ -288,6 +317,7 @@ class LedgerMachine(RuleBasedStateMachine):
             (Place.BURIED, ledger.buried.among(everything)),
             (Place.WAITING, ledger.retries.among(everything)),
             (Place.WAITING, ledger.ahead_among(everything)),
+            (Place.WAITING, ledger.held.among(everything)),
         ]
         found: dict[int, Place] = {}
         for place, sequences in by_place:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.model.test_broker_model import FailingMachine
+from tests.model.test_groups_model import GroupsMachine
 from tests.model.test_keys_model import KeysMachine
 from tests.model.test_leases_model import Leasing
 from tests.model.test_ledger_model import LedgerMachine
@@ -26,6 +27,7 @@ FINDS: Final = {
 }
 MACHINES: Final[dict[str, type[RuleBasedStateMachine]]] = {
     "broker model": FailingMachine,
+    "groups model": GroupsMachine,
     "ledger model": LedgerMachine,
     "keys model": KeysMachine,
     "leases model": Leasing,

@@ -82,6 +82,9 @@ class FakeLog:
     def next_readable(self, sequence: int) -> int:
         return sequence
 
+    def next_kept(self, sequence: int) -> int:
+        return max(sequence, self.first)
+
     def older_than(self, timestamp: int) -> int:
         return 0
 

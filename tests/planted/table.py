@@ -27,6 +27,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "--deselect=tests/simulation/test_confirmed_lives.py::test_a_planted_bug_is_found",
     ),
     "broker model": ("tests/model/test_broker_model.py",),
+    "groups model": ("tests/model/test_groups_model.py",),
     "ledger model": ("tests/model/test_ledger_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
     "leases model": ("tests/model/test_leases_model.py",),
@@ -104,6 +105,7 @@ _IN_FLIGHT: Final = "No more messages are in flight than `max_in_flight` allows"
 _REFUSES: Final = "A message that the disk refuses to read is not given up."
 _DAMAGE: Final = "Damage is found, reported and read around."
 _POSITION: Final = "A position in a topic's history means the same message for ever."
+_GROUPS: Final = "A group keeps its order and its limit"
 _ORDER: Final = "One node delivers a topic in the order of publication to one consumer"
 _FULL: Final = "Then publishing stops, with an error, and nothing is thrown away"
 _SPARK: Final = "Spark reads and writes each message once"
@@ -1008,6 +1010,151 @@ BUGS: Final = (
         ),
         ("simulation", "broker model"),
     ),
+    # Groups
+    Bug(
+        "two messages of an ordered group are in flight",
+        _GROUPS,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "        return group.in_flight < group.limit\n",
+                "        return group.in_flight <= group.limit\n",
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "a restart loses the order of a group",
+        _GROUPS,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "            self._to_learn |= ledger.retries.members.sequences | ledger.deferred_after_delivery()\n",
+                "            pass\n",
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "a requeued message comes after the later ones of its group",
+        _GROUPS,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "if again >= 0 and (again < held or held < 0):",
+                "if again >= 0 and held < 0:",
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "a message that waits for its backoff holds up nothing",
+        _GROUPS,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "return found if later < 0 or found < later else -1",
+                "return found",
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "the place of a message that failed is not freed",
+        _GROUPS,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "            return\n        group.in_flight -= 1\n        if sequence not in self._known:",
+                "            return\n        if sequence not in self._known:",
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "a group that has a free place again is not looked at",
+        _EVERY_CHANNEL,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "                group.in_flight -= 1\n                self._look_at(group)\n\n    def leave(",
+                "                group.in_flight -= 1\n\n    def leave(",
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "a group is stopped by a message that was cancelled",
+        _EVERY_CHANNEL,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "            self._look_at(group)  # it may have been held up by this message\n",
+                "",
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "a crash forgets held messages",
+        _EVERY_CHANNEL,
+        "nsqd/broker/ledger.py",
+        (
+            (
+                "        self.held.fill(state.held)\n",
+                "",
+            ),
+        ),
+        ("groups model", "ledger model"),
+    ),
+    Bug(
+        "a held message does not pin the log",
+        _OK,
+        "nsqd/broker/ledger.py",
+        (
+            (
+                "        for lowest in (*places, self.held.lowest()):\n",
+                "        for lowest in places:\n",
+            ),
+        ),
+        ("ledger model",),
+    ),
+    Bug(
+        "the journal is not told that a held message was delivered",
+        _ATTEMPTS,
+        "nsqd/broker/ledger.py",
+        (
+            (
+                '        if delivered:\n            self._journal.record(("try"',
+                '        if delivered and not held:\n            self._journal.record(("try"',
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "held messages are forgotten when the rules change",
+        _EVERY_CHANNEL,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "        self.unsorted = ledger.held.all()\n",
+                "        self.unsorted = BitMap64()\n",
+            ),
+        ),
+        ("groups model",),
+    ),
+    Bug(
+        "a large group goes first although groups should share",
+        _GROUPS,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "        group.used -= -_ROUND // self._weights.get(group.name, 1)  # rounded up\n",
+                "",
+            ),
+        ),
+        ("broker",),
+    ),
     # Limits
     Bug(
         "a bound that drops is off by one",
@@ -1103,13 +1250,13 @@ BUGS: Final = (
         "nsqd/broker/channel.py",
         (
             (
-                "        ledger, buried = self.ledger, 0\n        while buried < count:\n",
+                "        ledger, buried = self.ledger, 0\n        while buried < count and (held",
                 "        ledger, buried = self.ledger, 0\n"
                 "        if ledger.retries and (known := ledger.batch_of(ledger.retries.peek()[0])) is not None:\n"
                 "            first, stop, attempts = ledger.take_retries(count, known)\n"
                 "            self._bury(places_in(known, first, stop, attempts), _OVERFLOWN, has_failed=False)\n"
                 "            return stop - first\n"
-                "        while buried < count:\n",
+                "        while buried < count and (held",
             ),
         ),
         ("simulation",),
@@ -1553,7 +1700,7 @@ BUGS: Final = (
         "nsqd/broker/channel.py",
         (
             (
-                "policy.places(len(in_flight))",
+                "policy.places(len(self.in_flight))",
                 "policy.places(sum(it.in_flight for it in self.consumers))",
             ),
         ),

@@ -11,8 +11,9 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
+from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.unfinished import UnfinishedBodies
-from nsqd.broker.rules import NO_RULES
+from nsqd.broker.rules import NO_RULES, ChannelRules, RuleSource
 from nsqd.fsck import cli as fsck
 from nsqd.log.compaction.schedule import compact
 from nsqd.log.damage import Damage
@@ -23,6 +24,7 @@ from nsqd.options import Options
 from nsqd.start import restored_broker
 from nsqd.turn import Turn
 from tests.support.fake_store import tell_nobody
+from tests.support.given_rules import GivenRules
 from tests.support.log_settings import log_settings
 from tests.support.node import RULES, Client, Message
 
@@ -50,15 +52,13 @@ class DiskNode:
     rules = RULES
     questions = None  # no client has to AUTH
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, policy: RuleSource = NO_RULES) -> None:
         self.unfinished = UnfinishedBodies(1 << 20)
         settings = log_settings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)
         self.store = DiskStore.open(path, settings, files=FastFiles())
         try:
             recovered = self.store.recover()
-            self.broker = restored_broker(
-                self.store, recovered, OPTIONS, NO_RULES, now=monotonic(), timestamp=time_ns()
-            )
+            self.broker = restored_broker(self.store, recovered, OPTIONS, policy, now=monotonic(), timestamp=time_ns())
         except BaseException:
             self.store.abandon()
             raise
@@ -105,10 +105,11 @@ class DiskNode:
                 if job is not None:
                     job.perform(self.store.files)
 
-    def publish(self, topic: str, *bodies: bytes, delay_ms: int = 0) -> None:
+    def publish(self, topic: str, *bodies: bytes, delay_ms: int = 0, headers: bytes = b"") -> None:
         """Publish each body as a batch of its own."""
         for body in bodies:
-            receipt = self.broker.topic(topic).publish_one(len(body).to_bytes(4, "big") + body, delay_ms)
+            sized = len(body).to_bytes(4, "big") + body
+            receipt = self.broker.topic(topic).publish_one(sized, delay_ms, headers=headers)
             self.turn()
             assert receipt.error is None, receipt.error
 
@@ -159,9 +160,9 @@ class Consumer:
 
 
 @contextmanager
-def running(path: Path) -> Iterator[DiskNode]:
+def running(path: Path, policy: RuleSource = NO_RULES) -> Iterator[DiskNode]:
     """Run nsqd, and kill it at the end of the block unless the test has stopped it."""
-    node = DiskNode(path)
+    node = DiskNode(path, policy)
     try:
         yield node
     finally:
@@ -227,6 +228,30 @@ def make_buried(path: Path, *, compacted: bool) -> None:
         consumer = node.consume("t", "c")
         consumer.finish(*(it for it in BODIES if it not in WAITING))
         consumer.bury(*WAITING)
+        node.settle()
+        if compacted:
+            node.compaction()
+            node.settle()
+        node.stop()
+
+
+ORDER = GivenRules(ChannelRules(order="group"))
+IN_ORDER = [BODIES[0], *WAITING]  # messages of one group
+
+
+def make_held(path: Path, *, compacted: bool) -> None:
+    """Make topic t with a channel in which the first message of a group is in flight, and its other messages are held.
+
+    All messages without a group are finished.
+    """
+    path.mkdir(exist_ok=True)
+    with running(path, ORDER) as node:
+        node.broker.topic("t").channel("c")
+        consumer = node.consume("t", "c")
+        for it in BODIES:
+            node.publish("t", it, headers=encode_headers({"nsq-group": "a"}) if it in IN_ORDER else b"")
+        consumer.hear()
+        consumer.finish(*(it for it in BODIES if it not in IN_ORDER))
         node.settle()
         if compacted:
             node.compaction()

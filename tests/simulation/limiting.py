@@ -290,7 +290,7 @@ def check_bounds(ledger: Ledger, topic: TopicModel, real: Topic) -> None:
     if any(channel.is_behind for channel in real.channels.values()):
         return
     rules = ledger.topic_rules
-    held, most = real.log.tail - real.passed(), rules.max_messages
+    held, most = real.usage().messages, rules.max_messages
     if rules.max_bytes is None and drops(rules) and most is not None and held > most:
         raise Violation(f"{topic.name}: {held} messages wait, {most} may")
     for name in topic.channels:
@@ -333,7 +333,7 @@ class Admission:
 
 def _held(ledger: Ledger, real: Topic) -> dict[str, int]:
     """Return how many messages wait in each channel and, by the name "", in the topic, if a bound refuses more."""
-    held = {"": real.log.tail - real.passed()} if refuses(ledger.topic_rules) else {}
+    held = {"": real.usage().messages} if refuses(ledger.topic_rules) else {}
     if refuses(ledger.rules):
         held |= {name: channel.usage().messages for name, channel in real.channels.items()}
     return held

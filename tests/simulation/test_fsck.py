@@ -28,10 +28,13 @@ from tests.nsqd.log.harness import opened, texts
 from tests.simulation.data_paths import (
     BODIES,
     FINISHED,
+    IN_ORDER,
+    ORDER,
     WAITING,
     FastFiles,
     make,
     make_buried,
+    make_held,
     records_of,
     run_fsck,
     running,
@@ -295,6 +298,39 @@ def test_waiting_message_that_is_nowhere_is_told(path: Path) -> None:
     texts = {(it["text"], it["first"], it["end"]) for it in run_fsck(path).serious}
     assert ("8 messages waiting in channel c are in no segment or compacted file", 14, 22) in texts
     assert ("channel d needs messages before the first segment", 0, 22) in texts
+
+
+# Held messages
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_held_messages_are_kept_and_come_in_order(path: Path, compacted: bool) -> None:
+    shutil.rmtree(path)
+    make_held(path, compacted=compacted)
+    assert bool([*(path / T).glob("carried.*")]) == compacted
+    before = snapshot(path)
+    assert run_fsck(path)[:2] == (0, [])
+    assert snapshot(path) == before
+    with running(path, ORDER) as node:
+        consumer = node.consume("t", "c")
+        for number, it in enumerate(IN_ORDER, 1):
+            consumer.hear()
+            assert consumer.bodies == IN_ORDER[:number]
+            consumer.finish(it)
+        assert [message.attempts for message in consumer.got] == [2, *[1] * len(WAITING)]
+        assert node.broker.topics["t"].is_empty
+
+
+def test_held_message_that_is_nowhere_is_told(path: Path) -> None:
+    shutil.rmtree(path)
+    make_held(path, compacted=False)
+    for segment in sorted((path / T).glob("*.log"))[:2]:
+        segment.unlink()
+    texts = {it["text"] for it in run_fsck(path).serious}
+    assert "2 messages held in channel c are in no segment or compacted file" in texts
+    with running(path, ORDER) as node:
+        assert node.broker.turn.lost == {"t": 3}
+        assert list(node.broker.topics["t"].channels["c"].ledger.held.all()) == [13, 18, 23, 28]
 
 
 # Buried messages

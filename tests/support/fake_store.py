@@ -32,6 +32,7 @@ class FakeLog:
         self.released = 0
         self.outdated_before = 0
         self.cold_before = 0  # messages before this sequence have to be loaded first
+        self.compacted: list[int] = []  # messages before `first` that a compacted file has
         self.refused = (0, 0)  # [first, end): the disk refuses to read these
         self._store = store
         self._written: list[Batch] = []
@@ -107,7 +108,8 @@ class FakeLog:
         self._store.dirty[self.topic] = self
 
     def batch_at(self, sequence: int) -> Batch | None:
-        assert self.first <= sequence < self.tail
+        assert self.first <= sequence or sequence in self.compacted
+        assert sequence < self.tail
         batches = [batch for batch, _ in self._buffered] + self._written
         batch = next(b for b in batches if b.base_sequence <= sequence < b.end_sequence)
         if self.end_of_refused(sequence) != sequence:
@@ -122,7 +124,10 @@ class FakeLog:
         return end if first <= sequence < end else sequence
 
     def next_readable(self, sequence: int) -> int:
-        return max(sequence, self.first)
+        return sequence if sequence in self.compacted else max(sequence, self.first)
+
+    def next_kept(self, sequence: int) -> int:
+        return min([it for it in self.compacted if it >= sequence] or [max(sequence, self.first)])
 
     def release(self, sequence: int, passed: int | None = None) -> None:
         self.released = sequence
@@ -170,7 +175,7 @@ class FakeLog:
     def recovered(self, store: FakeStore) -> FakeLog:
         log = FakeLog(self.topic, store)
         log._written = list(self._written)
-        log.first, log.released = self.first, self.released
+        log.first, log.released, log.compacted = self.first, self.released, self.compacted
         log.keys_from = store.keys_from(self.topic)
         keyless = store.keyless(self.topic)
         for batch in self._written if log.keys_from >= 0 else ():

@@ -21,6 +21,7 @@ SLICES: Final[Mapping[str, Sequence[str]]] = {
         "_UNPACKED_AT_ONCE",
         "_UNPACKED_IN_TURN",
     ),
+    "nsqd.broker.groups": ("_LISTED_AT_ONCE", "_PASSED_IN_TURN", "_SORTED_AT_LEAST", "_SORTED_IN_TURN"),
     "nsqd.broker.in_flight": ("_LOOKED_AT",),
     "nsqd.broker.reclaimer": ("MANY", "FREED_IN_TURN"),
     "nsqd.broker.ledger": ("_DEFERRED_ONE_BY_ONE",),

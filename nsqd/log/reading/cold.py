@@ -9,7 +9,7 @@ because that frees the bytes while they're still in the processor's cache.
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +104,8 @@ class ColdBlocks:
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, ColdBlock] = OrderedDict()
+        # Where groups share (groups.py), reads are of a few messages here and there, so there may be a thousand blocks.
+        self._firsts: list[int] = []  # the first sequences of the blocks, ascending
         self._bytes = 0
         self._last: ColdBlock | None = None
         self._highest_end = 0  # no block has this sequence or a later one
@@ -116,16 +118,19 @@ class ColdBlocks:
             return block
         if sequence >= self._highest_end:  # the usual case: the reader continues after the last block
             return None
-        for block in self._blocks.values():  # a few dozen at most
-            if block.first <= sequence < block.end:
-                self._blocks.move_to_end(block.first)
-                self._last = block
-                return block
-        return None
+        place = bisect_right(self._firsts, sequence) - 1
+        found = self._blocks[self._firsts[place]] if place >= 0 else None
+        if found is None or sequence >= found.end:
+            return None
+        self._blocks.move_to_end(found.first)
+        self._last = found
+        return found
 
     def start_of(self, sequence: int, segment: Segment) -> Start | None:
         """Return the start of `sequence` in the segment, or None if no block ends just before it."""
-        for block in reversed(self._blocks.values()):
+        place = bisect_left(self._firsts, sequence) - 1
+        if place >= 0:
+            block = self._blocks[self._firsts[place]]
             if block.end == sequence and block.segment_base == segment.base:
                 return Start(sequence, block.end_offset)
         return None
@@ -139,12 +144,15 @@ class ColdBlocks:
         old = self._blocks.pop(block.first, None)
         if old is not None:
             self._bytes -= old.size
+        else:
+            insort(self._firsts, block.first)
         self._blocks[block.first] = self._last = block
         self._bytes += block.size
         self._highest_end = max(self._highest_end, block.end)
         while self._bytes > COLD_BYTES and len(self._blocks) > 1:
             _, oldest = self._blocks.popitem(last=False)
             self._bytes -= oldest.size
+            del self._firsts[bisect_left(self._firsts, oldest.first)]
 
 
 def read_block(

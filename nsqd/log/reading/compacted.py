@@ -85,6 +85,11 @@ class CompactedFile:
         place = bisect_right(self._firsts, sequence) - 1
         return place if place >= 0 and sequence < self._firsts[place] + self.count(place) else -1
 
+    def next_after(self, sequence: int) -> int | None:
+        """Return the first sequence of the next record after this sequence, or None."""
+        place = bisect_right(self._firsts, sequence)
+        return self._firsts[place] if place < len(self._firsts) else None
+
     def message_of(self, sequence: int) -> int:
         """Return the number of messages in the file before this one, or -1 if it isn't in the file."""
         place = self.place_of(sequence)
@@ -241,6 +246,19 @@ class Compacted:
         return any(file.place_of(sequence) >= 0 for file in self.files) and not any(
             first <= sequence < end for first, end in self._lost
         )
+
+    def next_held(self, sequence: int) -> int | None:
+        """Return this sequence if it is here, otherwise the next one that is, or None."""
+        while not self.holds(sequence):
+            ends = [end for first, end in self._lost if first <= sequence < end]
+            if ends and any(file.place_of(ends[0]) >= 0 for file in self.files):
+                sequence = ends[0]
+                continue
+            following = [it for file in self.files if (it := file.next_after(sequence)) is not None]
+            if not following:
+                return None
+            sequence = min(following)
+        return sequence
 
     def add(self, file: CompactedFile) -> None:
         self.files.append(file)

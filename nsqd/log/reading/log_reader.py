@@ -78,6 +78,15 @@ class LogReader:
                 sequence = end
         return sequence
 
+    def next_kept(self, sequence: int) -> int:
+        """Do the same as `next_readable`, but the next sequence may also be one that a compacted file has."""
+        first = self._segments.first
+        if sequence < first and self.compacted:
+            found = self.compacted.next_held(sequence)
+            if found is not None and found < first:
+                return found
+        return self.next_readable(sequence)
+
     def batch_at(self, sequence: int) -> Batch | None:
         """Return the batch if that doesn't block. Otherwise have a thread read it, and return None."""
         if sequence < self._segments.first:

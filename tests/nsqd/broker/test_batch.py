@@ -71,6 +71,14 @@ def test_messages_are_judged_by_their_own_time_to_live_in_runs() -> None:
     assert batch.expired_run(10, 16, TIMESTAMP + 1_000_000) == (16, False)
 
 
+def test_a_group_has_1_to_128_bytes_of_utf_8() -> None:
+    groups = [b"a", b"", b"x" * 128, b"x" * 129, "é".encode(), b"\xff"]
+    batch = headed_batch([encode_headers({"a": b"\x09nsq-group", "nsq-group": group}) for group in groups])
+    assert [batch.group_of(it) for it in range(10, 16)] == [b"a", None, b"x" * 128, None, "é".encode(), None]
+    assert headed_batch([encode_headers({"a": b"\x09nsq-group\0\1x"})]).group_of(10) == b""
+    assert batch_of([b"a"]).group_of(0) == b""
+
+
 def test_headers_of_what_is_not_delivered_yet_are_not_looked_at() -> None:
     """What follows would be refused if somebody decoded it."""
     sound, broken = encode_headers({"nsq-ttl": b"5"}), b"\0\2\1 "

@@ -210,3 +210,68 @@ def test_replay_takes_time_in_proportion_to_what_changed() -> None:
     channel = replay(changes)["t"].channels["c"]
     assert process_time() - started < 30
     assert len(channel.waiting) == 50_000
+
+
+# Held messages
+
+
+def test_held_messages_are_passed_without_being_in_flight() -> None:
+    channel = channel_after(("held", "t", "c", (1, 3, 4, 5)), ("progress", "t", "c", 6, (5, 6)))
+    assert (channel.cursor, list(channel.held)) == (6, [1, 2, 4])
+    assert channel.waiting == {0: (1, 0), 3: (1, 0)}
+
+
+def test_held_messages_are_delivered_deferred_buried_and_finished() -> None:
+    channel = channel_after(
+        ("held", "t", "c", (0, 9)),
+        ("progress", "t", "c", 9, ()),
+        ("try", "t", "c", 1, (0,)),
+        ("wait", "t", "c", (1, 0, 99_000)),
+        ("bury", "t", "c", ("bad", "ana"), (2, 102, 0, 7, 0)),
+        ("progress", "t", "c", 9, (3, 5)),
+    )
+    assert list(channel.held) == [5, 6, 7, 8]
+    assert channel.waiting == {0: (1, 0), 1: (0, 99_000)}
+
+
+def test_emptying_and_seeking_forget_held_messages() -> None:
+    held = ("held", "t", "c", (1, 3)), ("progress", "t", "c", 3, ())
+    assert not channel_after(*held, ("empty", "t", "c", 3)).held
+    assert not channel_after(*held, ("seek", "t", "c", 1)).held
+
+
+def test_after_a_restored_backlog_the_cursor_meets_later_held_messages_again() -> None:
+    channel = channel_after(
+        ("held", "t", "c", (1, 3, 5, 6)),
+        ("progress", "t", "c", 8, (0, 1, 3, 5, 6, 8)),
+        ("restore", "t", "c", 2, 4, (), ()),
+    )
+    assert (channel.cursor, list(channel.held), list(channel.skips)) == (2, [], [(4, 5), (6, 8)])
+
+
+def test_what_is_beyond_the_tail_is_not_held() -> None:
+    state = replayed(("held", "t", "c", (1, 5)), ("progress", "t", "c", 8, (0, 1, 5, 8)))
+    assert state.cut(3)
+    assert list(state.channels["c"].held) == [1, 2]
+
+
+def test_a_channel_in_doubt_meets_held_messages_again() -> None:
+    channel = channel_after(
+        ("held", "t", "c", (1, 6)),
+        ("progress", "t", "c", 8, (0, 1, 6, 8)),
+        ("doubt", "t", 4),
+        ("held", "t", "c", (8, 9)),
+        ("progress", "t", "c", 10, (2, 3)),
+    )
+    assert (channel.cursor, list(channel.held)) == (4, [1, 3])
+    assert not channel.waiting
+
+
+def test_millions_of_held_messages_cost_little() -> None:
+    began = process_time()
+    flat = [it for sequence in range(0, 400_000, 4) for it in (sequence, sequence + 2)]
+    channel = channel_after(("held", "t", "c", flat), ("progress", "t", "c", 400_000, (2, 400_000)))
+    assert len(channel.held) == 2
+    channel = channel_after(("held", "t", "c", (0, 3_000_000)), ("progress", "t", "c", 3_000_000, ()))
+    assert (len(channel.held), channel.waiting) == (3_000_000, {})
+    assert process_time() - began < 5

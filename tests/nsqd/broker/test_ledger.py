@@ -286,7 +286,8 @@ def test_a_restored_backlog_leaves_what_lies_behind_it() -> None:
     it.finish(0, 1, 2, 4)
     it.ledger.record_progress()
     it.told()
-    it.ledger.restore_before(3, 1, BitMap64([2]), [(0, 1)], [(LATER, 2, 4)], [0, 1, 0, 2, 4, LATER_MS])
+    told = [0, 1, 0, 2, 4, LATER_MS]
+    it.ledger.restore_before(3, 1, BitMap64([2]), [(0, 1)], [(LATER, 2, 4)], BitMap64(), told)
     assert it.told() == [("restore", "t", "c", 1, 3, [2, 3], [0, 1, 0, 2, 4, LATER_MS])]
     assert (it.ledger.cursor, [*it.ledger.skips]) == (1, [(2, 5)])
     assert it.ledger.waits_before(2)
@@ -310,3 +311,69 @@ def test_an_ephemeral_channel_drops_the_newest_that_have_no_room() -> None:
     it.ledger.keep([it.publish(5)], 3, 1000)
     it.ledger.drop_overflow(0, 3, 1000)
     assert (it.take(9), it.ledger.advance()) == ((0, 3), 5)
+
+
+# Held messages
+
+
+def test_the_journal_learns_of_held_messages_before_the_cursor_passes_them() -> None:
+    it = Bench()
+    it.publish(5)
+    it.take(1)
+    it.ledger.hold(3)
+    it.ledger.hold(4)
+    it.take(1)
+    assert (it.ledger.cursor, it.ledger.depth, it.ledger.ahead, it.ledger.unfinished) == (5, 3, 3, 5)
+    it.finish(0)
+    it.ledger.record_progress()
+    assert it.told() == [("held", "t", "c", [1, 4]), ("progress", "t", "c", 5, [0, 1])]
+
+
+def test_the_journal_learns_that_a_held_message_was_delivered_unless_it_is_finished() -> None:
+    it = Bench()
+    it.publish(5)
+    it.ledger.hold(5)
+    it.ledger.record_progress()
+    it.told()
+    for sequence in (1, 3):
+        it.ledger.take_held(sequence, sequence + 1)
+        it.ledger.in_flight.add([b"%016x" % sequence], Delivery(CONSUMER, sequence, 1, 0, 1, 0.0, 1.0, 1))
+    it.finish(3)
+    it.ledger.record_progress()
+    assert it.told() == [("try", "t", "c", 1, [1]), ("progress", "t", "c", 5, [3, 4])]
+    it.ledger.record_progress()
+    assert it.told() == []
+
+
+def test_held_messages_are_needed() -> None:
+    it = Bench()
+    it.publish(5)
+    it.ledger.hold(2)
+    it.take(9)
+    it.finish(2, 3, 4)
+    assert (it.ledger.low_watermark(), it.ledger.oldest_ahead, it.ledger.cursor) == (0, 0, 5)
+    assert [sequence for piece in it.ledger.exceptions() for sequence in piece] == [0, 1]
+    assert it.ledger.waits_before(1)
+    assert it.ledger.oldest_timestamp() == 1
+    it.log.evict()
+    assert it.ledger.backend_depth == 2
+
+
+def test_what_was_finished_ahead_leaves_out_what_is_held() -> None:
+    it = Bench()
+    it.publish(8)
+    it.take(1)
+    it.ledger.hold(3)
+    it.take(2)
+    it.ledger.finish_waiting(BitMap64([6]))
+    assert list(it.ledger.finished_ahead()) == [3, 4, 6]
+
+
+def test_a_snapshot_has_the_held_messages() -> None:
+    it = Bench()
+    it.publish(5)
+    it.ledger.hold(3)
+    it.ledger.take_held(1, 2)
+    changes = it.ledger.snapshot_changes(lambda due: due)
+    it.ledger.take_held(0, 1)
+    assert next(changes) == ("held", "t", "c", [0, 1, 2, 3])

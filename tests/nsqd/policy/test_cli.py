@@ -105,3 +105,11 @@ def test_a_limit_of_each_node_says_what_it_is_on_several(path: Path, arguments: 
     path.write_text("[[policy]]\nmax_in_flight = 3\n")
     status, out, _ = check(path, "--topic=t", "--channel=c", *arguments)
     assert (status, out.splitlines()[-1]) == (VALID, f"  max_in_flight = 3                        line 1; {words}")
+
+
+def test_a_rule_that_one_may_regret_is_warned_of(path: Path) -> None:
+    path.write_text("[[policy]]\norder = 'group'\n")
+    status, out, err = check(path)
+    assert (status, out) == (VALID, f"{path} is valid; entries: 1\n")
+    assert err.startswith(f"{path}:1: warning: order: without max_attempts, ")
+    assert err.count("\n") == 1

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.policy.parse import PolicyError, parse_policies
+from nsqd.policy.parse import PolicyError, doubts, parse_policies
 
 
 def mistakes(text: str) -> list[str]:
@@ -34,6 +34,16 @@ def test_entries_have_the_lines_of_their_headers() -> None:
     ("max_rate", '"0/s"', 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", not \'0/s\''),
     ("max_rate", '"5/d"', 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", not \'5/d\''),
     ("max_in_flight", "0", "max_in_flight: must be a number from 1 to 1000000000, not 0"),
+    ("max_in_flight_per_group", "0", "max_in_flight_per_group: must be a number of 1 or more, not 0"),
+    ("order", '"topic"', 'order: must be one of "group", not \'topic\''),
+    ("share", "true", 'share: must be one of "group", not True'),
+    ("weights", "5", "weights: must name groups and their weights, such as {gold = 5}, not 5"),
+    ("weights", "{}", "weights: must name groups and their weights, such as {gold = 5}, not {}"),
+    ("weights", '{gold = "5"}',
+     "weights: the weight of 'gold' must be a number from 1 to 1000, not {'gold': '5'}"),
+    ("weights", "{gold = 0}", "weights: the weight of 'gold' must be a number from 1 to 1000, not {'gold': 0}"),
+    ("weights", '{"" = 1}', "weights: names of groups must have 1 to 128 bytes, not {'': 1}"),
+    ("max_held", "-1", "max_held: must be a number of 1 or more, not -1"),
     ("ttl", '"0"', "ttl: must be more than 0, not '0'"),
     ("ttl", '"-1s"', 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", not \'-1s\''),
     ("ttl", '"7x"', 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", not \'7x\''),
@@ -60,6 +70,11 @@ def test_what_is_wrong_is_named_with_its_key(key: str, value: str, text: str) ->
     ('overflow = "drop-oldest"', "overflow: it has no effect without max_messages or max_bytes"),
     ('max_messages = 5\noverflow = "bury"',
      'overflow: only a channel can bury; add channel = "*" for the channels of these topics'),
+    ('weights = {gold = 5}\norder = "group"', "weights: it has no effect without share"),
+    ("max_held = 5", "max_held: it has no effect without max_in_flight_per_group or order or share"),
+    ('order = "group"\nmax_in_flight_per_group = 2',
+     'max_in_flight_per_group: order = "group" allows only 1'),
+    ('order = "group"\ndry_run = true', "order: it has no dry run"),
     ('channel = "c"\nack = "synced"', "ack: it applies to topics, so it cannot be in an entry with a channel"),
     ('retention_time = "7d"\ndry_run = true', "retention_time: it has no dry run"),
     ('topic = "orders"', "the entry has no rules"),
@@ -115,3 +130,21 @@ def test_all_mistakes_come_at_once_in_the_order_of_lines() -> None:
 ])  # fmt: skip
 def test_what_is_no_list_of_entries_is_refused(text: str, wrong: str) -> None:
     assert wrong in mistakes(text)[0]
+
+
+@pytest.mark.parametrize(("entries", "is_doubtful"), [
+    (["order = 'group'"], True),
+    (["order = 'group'\nmax_attempts = 5"], False),
+    (["channel = 'mail'\norder = 'group'", "max_attempts = 5"], False),
+    (["topic = 'a'\norder = 'group'", "channel = '*'\nmax_attempts = 5"], False),
+    (["topic = 'a'\norder = 'group'", "topic = 'b'\nmax_attempts = 5"], True),
+    (["order = 'group'", "max_attempts = 5\ndry_run = true"], True),
+    (["max_in_flight_per_group = 1\nshare = 'group'"], False),
+])  # fmt: skip
+def test_order_without_an_end_of_attempts_is_doubtful(entries: list[str], is_doubtful: bool) -> None:
+    found = list(doubts(parse_policies("".join(f"[[policy]]\n{entry}\n" for entry in entries))))
+    assert [str(it) for it in found] == (
+        ["line 1: order: without max_attempts, a message that always fails stops its group for ever"]
+        if is_doubtful
+        else []
+    )

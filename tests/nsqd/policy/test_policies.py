@@ -168,3 +168,15 @@ def test_patterns_are_compared_with_a_topic_once_for_all_that_is_asked_of_it(mon
     assert compared == ["orders.eu"] * len(policies.entries)
     assert rules == [ChannelRules(max_attempts=100)] * 100
     assert policies.topic("other") == NO_TOPIC_RULES
+
+
+def test_rules_about_groups() -> None:
+    text = (
+        "[[policy]]\norder = 'group'\n[[policy]]\nshare = 'group'\nweights = {gold = 5, \"50 %\" = 2}\nmax_held = 7\n"
+    )
+    policies = parse_policies(text)
+    rules = policies.channel("t", "c")
+    assert rules == ChannelRules(order="group", share="group", weights=(("50 %", 2), ("gold", 5)), max_held=7)
+    assert rules.has_groups
+    assert policies.explain("t", "c")["weights"].value == {"gold": 5, "50 %": 2}
+    assert not ChannelRules(weights=(("gold", 5),), max_held=7).has_groups
