@@ -180,6 +180,17 @@ class Channel:
         """Whether the channel has no messages at all, not even deferred, buried or in flight."""
         return self.ledger.is_empty
 
+    @property
+    def held_count(self) -> int | None:
+        """How many messages of the depth are held because of their groups. None: the policy has no rules about groups."""
+        held = self.ledger.held.total
+        return held if held or self.groups is not None else None
+
+    @property
+    def group_count(self) -> int | None:
+        """How many groups have messages that are held, wait again or are in flight. None: as in `held_count`."""
+        return len(self.groups) if self.groups is not None else None
+
     # Consumers
 
     def join(self, consumer: Consumer) -> None:
@@ -304,6 +315,8 @@ class Channel:
         while more and self.groups is not None and any(consumer.sample_rate for consumer in self.consumers):
             more = self._distribute_allowed(now)
             taken += more
+        if self.groups is not None:
+            self.groups.note_full(self.turn.timestamp)
         self.dry_run.delivered(taken, now)
         if self.consumers and self.ledger.depth and (later := self.policy.next_delivery(now)) is not None:
             self.wake_at(later)
@@ -460,7 +473,6 @@ class Channel:
     def _prepare_groups(self, groups: Groups, now: float) -> int:
         """Learn and sort what has to be, before a delivery. Return about how many messages can be delivered."""
         groups.begin(now)
-        groups.note_full(self.turn.timestamp)
         room = self.policy.allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)
         if not room:
             return 0

@@ -455,7 +455,7 @@ class Groups:
         return group
 
     def note_full(self, timestamp: int) -> None:
-        """Update `full_since`."""
+        """Update `full_since` at the end of a turn: a place that is freed and taken in the same turn changes nothing."""
         if self.room:
             self.full_since = None
         elif self.full_since is None:

@@ -111,7 +111,7 @@ def _channel_with_clients(
 def _channel_snapshot(
     channel: Channel, since: Mapping[Consumer, float], *, clients: bool, ages_at: float | None
 ) -> ChannelSnapshot:
-    ledger, taken = channel.ledger, channel.taken_by_locality
+    ledger, taken, groups = channel.ledger, channel.taken_by_locality, channel.groups
     return ChannelSnapshot(
         *_read_channel(channel),
         channel_name=channel.name,
@@ -119,6 +119,7 @@ def _channel_snapshot(
         deferred_count=len(ledger.deferred),
         buried_count=len(ledger.buried),
         paused_why=channel.paused_why,
+        held_full_since=groups.full_since if groups is not None and not groups.room else None,
         policy_counts=dict(channel.policy_counts),
         zone_local_msg_count=taken[Locality.SAME_ZONE],
         region_local_msg_count=taken[Locality.SAME_REGION],

@@ -106,6 +106,8 @@ def _channel(channel: ChannelSnapshot) -> Iterator[bytes]:
     }
     if channel.paused_why:
         more["paused_why"] = channel.paused_why
+    if channel.held_full_since is not None:
+        more["held_full_since"] = channel.held_full_since
     if channel.policy_counts:
         more["policy_counts"] = dict(channel.policy_counts)
     if channel.oldest_timestamp is not None:

@@ -45,7 +45,7 @@ def nsqd_metrics(
         *_of_publishes(broker, policy_error, policy_is_copy),
         gauge("nsqd_log_requests_waiting", "Requests to /topic/log waiting for the log to grow.", waiting),
         *_of_topics(topics),
-        *_of_channels(channels),
+        *_of_channels(channels, broker.turn.timestamp),
         _family(
             "gauge",
             "nsqd_channel_oldest_message_age_seconds",
@@ -194,12 +194,19 @@ def _of_topics(topics: Sequence[TopicSnapshot]) -> list[Metric]:
     ]
 
 
-def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]]) -> list[Metric]:
-    def figures(read: Callable[[ChannelSnapshot], int]) -> Figures:
-        return ((_in(topic, channel), read(channel)) for topic, channel in channels)
+def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]], timestamp: int) -> list[Metric]:
+    def figures(read: Callable[[ChannelSnapshot], int | None]) -> Figures:
+        found = ((_in(topic, channel), read(channel)) for topic, channel in channels)
+        return ((labels, number) for labels, number in found if number is not None)
 
     return [
         *_measured("nsqd_channel_", ChannelSnapshot, figures),
+        _family(
+            "gauge",
+            "nsqd_channel_held_full_seconds",
+            "How long max_held has been reached; 0: it isn't.",
+            ((_in(t, c), _age(c.held_full_since, timestamp)) for t, c in channels if c.group_count is not None),
+        ),
         _family("gauge", "nsqd_channel_paused", "1 while the channel is paused.", figures(lambda it: int(it.paused))),
         _family(
             "counter",
@@ -244,9 +251,13 @@ def _of_readers(lags: Sequence[tuple[str, LogConsumer, int]], timestamp: int) ->
 def _ages(channels: Iterable[tuple[str, ChannelSnapshot]], now: int) -> Iterator[tuple[dict[str, str], float]]:
     for topic, channel in channels:
         if channel.oldest_timestamp is not None:
-            yield _in(topic, channel), max(0, now - channel.oldest_timestamp) / _NANOSECONDS
+            yield _in(topic, channel), _age(channel.oldest_timestamp, now)
         elif not channel.depth:
             yield _in(topic, channel), 0.0
+
+
+def _age(since: int | None, now: int) -> float:
+    return 0.0 if since is None else max(0, now - since) / _NANOSECONDS
 
 
 def _latencies(channels: Iterable[tuple[str, ChannelSnapshot]]) -> Iterator[tuple[dict[str, str], float]]:

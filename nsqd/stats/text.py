@@ -70,9 +70,18 @@ def _channel_lines(channel: ChannelSnapshot, now: int) -> Iterator[str]:
         f"e2e%: {_latency(channel.e2e_processing_latency)}"
         f"{f' buried: {channel.buried_count}' if channel.buried_count else ''}"
         f"{f' paused: {channel.paused_why}' if channel.paused_why else ''}"
+        f"{_groups(channel, now)}"
     )
     for client in channel.clients or ():
         yield f"        {_client_line(client, now)}"
+
+
+def _groups(channel: ChannelSnapshot, now: int) -> str:
+    if channel.held_count is None:
+        return ""
+    since = channel.held_full_since
+    full = "" if since is None else f", full for {format_duration(max(0, now - since // SECOND) * SECOND)}"
+    return f" held: {channel.held_count}{full} groups: {channel.group_count or 0}"
 
 
 def _client_line(client: ClientSnapshot, now: int) -> str:
