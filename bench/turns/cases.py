@@ -112,6 +112,8 @@ CASES: Final = (
     Case("GET /channel/state", _CHANNEL, OF_CHANNELS),
     Case("GET /channel/deferred", f"{_CHANNEL}&limit=10000", OF_CHANNELS),
     Case("GET /channel/deferred", f"{_CHANNEL}&summary=true", OF_CHANNELS),
+    Case("GET /channel/groups", f"{_CHANNEL}&limit=1000", ("grouped",)),
+    Case("GET /channel/groups", f"{_CHANNEL}&name=absent", ("grouped",)),
     Case("GET /channel/buried", f"{_CHANNEL}&limit=10000&bodies=true", OF_CHANNELS),
     Case("GET /channel/buried", f"{_CHANNEL}&reason=absent", OF_CHANNELS),
     Case("GET /channel/buried", f"{_CHANNEL}&summary=true", OF_CHANNELS),

@@ -71,6 +71,7 @@ _PASSED_IN_TURN: Final = 5_000  # stale entries
 _TURNS_IN_ORDER: Final = 5_000  # groups; a millisecond or two to sort them
 _NAMED_AT_ONCE: Final = 500  # messages of a batch
 _LISTED_AT_ONCE: Final = 5_000  # groups
+_PASSED_FOR_A_ROW: Final = 20  # stale entries; a list has up to 1,000 rows
 _NO_LIMIT: Final = 1 << 60
 _NOBODY: Final = b""  # stands for the group of messages without one
 
@@ -113,6 +114,7 @@ class GroupSnapshot:
     retries: int  # messages that wait again, or are deferred after a delivery
     in_flight: int
     oldest: int  # sequence of the first held message; -1: none
+    weight: int = 1
 
 
 @final
@@ -444,6 +446,10 @@ class Groups:
         return (batch.group_of(sequence) or _NOBODY) if batch is not None else _NOBODY
 
     @property
+    def most_held(self) -> int:
+        return self._most_held
+
+    @property
     def room(self) -> int:
         """How many more messages may be held."""
         return max(0, self._most_held - self._ledger.held.total) if len(self._groups) < self._most_groups else 0
@@ -653,15 +659,18 @@ class Groups:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def largest(self, count: int) -> Iterator[tuple[GroupSnapshot, ...] | None]:
-        """Yield the groups with the most waiting messages, up to `count` of them, the largest first, as the last item.
+    def largest(self, count: int, part: bytes = b"") -> Iterator[tuple[GroupSnapshot, ...] | None]:
+        """Yield the groups with the most messages, up to `count` of them, the largest first, as the last item.
 
-        Before that, yields None now and then, so that other work can run.
+        Before that, yields None now and then, so that other work can run. Leaves out groups without `part` in their
+        names.
         """
         found: list[tuple[int, int, Group]] = []
         for number, group in enumerate(list(self._groups.values())):
             entry = _held_by(group) + group.known + group.in_flight, -number, group
-            if len(found) < count:
+            if part and part not in group.name:
+                pass
+            elif len(found) < count:
                 heappush(found, entry)
             elif found and entry[:2] > found[0][:2]:
                 heapreplace(found, entry)
@@ -671,8 +680,13 @@ class Groups:
         yield tuple([self._snapshot(group) for _, _, group in found])
 
     def _snapshot(self, group: Group) -> GroupSnapshot:
-        oldest = group.queue.first if group.queue is not None else -1
-        return GroupSnapshot(group.name, _held_by(group), group.known, group.in_flight, oldest)
+        queue, held, passed = group.queue, self._ledger.held, 0
+        while queue is not None and queue.first not in held and passed < _PASSED_FOR_A_ROW:
+            queue = self._pop_held(group, queue)
+            passed += 1
+        self._look_at(group)
+        oldest, weight = queue.first if queue is not None else -1, self._weights.get(group.name, 1)
+        return GroupSnapshot(group.name, _held_by(group), group.known, group.in_flight, oldest, weight)
 
 
 def _first_of(group: Group) -> int:
