@@ -27,7 +27,7 @@ _FRAME_TYPE_MESSAGE: Final = 2
 _FRAME_TYPE_HEADED: Final = 3  # the same, with headers between id and body
 _TTL: Final = b"\x07nsq-ttl"  # the encoded name of the header with a message's time to live in milliseconds
 _GROUP: Final = b"\x09nsq-group"  # the encoded name of the header with a message's group
-_LONGEST_GROUP: Final = 128  # bytes
+LONGEST_GROUP: Final = 128  # bytes
 JUDGED_AT_ONCE: Final = 500  # messages; searching the headers of one takes 10 us if it has all 64
 _is_ttl: Final = re.compile(rb"[0-9]{1,15}").fullmatch
 _MILLISECOND: Final = 1_000_000  # nanoseconds
@@ -179,7 +179,7 @@ class Batch:
         start, end = place_of(_GROUP, headers, at, at + stride)
         if start < 0:
             return [b""] * count
-        if not 0 < end - start <= _LONGEST_GROUP:
+        if not 0 < end - start <= LONGEST_GROUP:
             return [None] * count
         groups = equal_pieces(headers, at, count, stride=stride, start=start - at, end=end - at)
         return list(groups) if headers.isascii() else [group if _is_text(group) else None for group in groups]
@@ -189,7 +189,7 @@ class Batch:
         group = value_of(_GROUP, self.headers, at, end)
         if group is None:
             return b""
-        return group if 0 < len(group) <= _LONGEST_GROUP and _is_text(group) else None
+        return group if 0 < len(group) <= LONGEST_GROUP and _is_text(group) else None
 
     def expired_run(self, first: int, stop: int, timestamp: int) -> tuple[int, bool]:
         """Return (end, has_expired) of a run from `first`. At `timestamp`, all of its messages have expired, or none.

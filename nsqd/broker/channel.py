@@ -105,7 +105,10 @@ class TopicOfChannel(Protocol):
 
 
 class LongRecall(Protocol):
-    """A request that cancels or reschedules messages in several slices (cancel_and_reschedule.py), for listing and stopping it."""
+    """A request that cancels or reschedules messages in several slices, for listing and stopping it.
+
+    It names messages (cancel_and_reschedule.py) or a group (group_actions.py).
+    """
 
     count: int  # of its messages
     done: int

@@ -654,6 +654,38 @@ class Groups:
             self._know(sequence, group)
         self._left.append(sequence)
 
+    # For actions of operators on one group (group_actions.py)
+
+    def queue_of(self, name: bytes) -> HeldQueue | None:
+        """Return the held messages of a group, some of which may be stale. None: it has none."""
+        group = self._groups.get(name)
+        return group.queue if group is not None else None
+
+    def pop_held_of(self, name: bytes) -> HeldQueue | None:
+        """Drop the first entry of the group's queue, and return the queue, if it has more. Call `look_at` after the last."""
+        group = self._groups[name]
+        assert group.queue is not None
+        return self._pop_held(group, group.queue)
+
+    def look_at(self, name: bytes) -> None:
+        """Forget a group if it has nothing any more."""
+        self.look_beyond()  # so that nobody refers to a group that is forgotten
+        if (group := self._groups.get(name)) is not None:
+            self._look_at(group)
+
+    def unsort(self, sequence: int) -> None:
+        """Read the group of a held message again. Call this if you take it out of its group's queue."""
+        self.unsorted.add(sequence)
+
+    def name_of(self, sequence: int) -> bytes | None:
+        """Return the group of a retry or deferred message, or None if we have to read it from the log."""
+        group = self._known.get(sequence)
+        return group.name if group is not None else None
+
+    def in_flight_of(self, name: bytes) -> int:
+        group = self._groups.get(name)
+        return group.in_flight if group is not None else 0
+
     # Figures
 
     def __len__(self) -> int:

@@ -7,25 +7,38 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import HttpError, Request, Response, handler_slices, json
-from nsqd.broker.batch import Batch
+from nsqd.broker.batch import LONGEST_GROUP, Batch
+from nsqd.broker.group_actions import GroupAction
 from nsqd.http.bodies import BodyReader
-from nsqd.http.names import channel_argument, find_channel
+from nsqd.http.changes import STOPPED
+from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.numbers import number_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
+    from nsqd.broker.group_actions import GroupVerb
     from nsqd.broker.groups import Groups, GroupSnapshot
     from nsqd.http.calls import Calls
     from nsqd.http.history import HistoryReads
 
 MOST_ROWS: Final = 1_000
 _ROWS: Final = 100  # the default `limit`
+_LONGEST_WAIT: Final = 1.0  # seconds; then we look again whether the disk refuses to read
+_MILLISECOND: Final = 1_000_000  # nanoseconds
 _LONGEST_READING: Final = 2.0  # seconds for the times of all rows, if they have to be read from disk
 
 
 class GroupEndpoints:
-    def __init__(self, calls: Calls, reading: HistoryReads, clock: Callable[[], float]) -> None:
-        """`clock` returns monotonic seconds."""
+    def __init__(
+        self,
+        calls: Calls,
+        reading: HistoryReads,
+        delay_ms: Callable[[dict[str, str]], int | None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`delay_ms` parses the argument `defer`; `clock` returns monotonic seconds."""
+        self._calls = calls
+        self._delay_ms = delay_ms
         self._broker = calls.broker
         self._reading = reading
         self._clock = clock
@@ -51,6 +64,55 @@ class GroupEndpoints:
             "held_full_since": groups.full_since,
         }
         return json({**totals, "largest": await self._rows(channel, found)})
+
+    async def bury(self, request: Request) -> Response:
+        action = await self._do(request, "bury")
+        return json(
+            {"buried": action.acted, "reason": action.reason, "in_flight": action.in_flight, "unread": action.unread}
+        )
+
+    async def cancel(self, request: Request) -> Response:
+        action = await self._do(request, "cancel")
+        return json({"cancelled": action.acted, "in_flight": action.in_flight, "unread": action.unread})
+
+    async def due(self, request: Request) -> Response:
+        arguments = request.query()
+        delay_ms = self._delay_ms(arguments) if "defer" in arguments else 0
+        if delay_ms is None:
+            raise HttpError(400, "INVALID_DEFER")
+        action = await self._do(request, "due", delay_ms)
+        return json({"moved": action.acted, "in_flight": action.in_flight, "unread": action.unread})
+
+    async def _do(self, request: Request, verb: GroupVerb, delay_ms: int = 0) -> GroupAction:
+        topic_name, name = channel_argument(request)
+        check_lasting(topic_name, name)
+        group = _group(request)
+        channel, _ = self._find(request)
+        action = GroupAction(
+            find_topic(self._broker, topic_name),
+            channel,
+            group,
+            verb,
+            delay_ms=delay_ms,
+            who=request.holder or request.remote,
+            started_at=self._broker.turn.timestamp // _MILLISECOND,
+        )
+
+        async def rest() -> None:
+            if self._reading.stopping:
+                action.stop()
+            elif action.waits:
+                await self._reading.loads.wait_for_change(topic_name, seconds=_LONGEST_WAIT)
+            else:
+                await asyncio.sleep(0)
+
+        await self._calls.in_slices(request, action, rest)
+        await self._calls.durable()
+        if action.is_gone:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        if action.is_stopped:
+            raise HttpError(409, STOPPED, details={"done": action.acted})
+        return action
 
     async def _rows(self, channel: Channel, found: tuple[GroupSnapshot, ...]) -> list[dict[str, object]]:
         bodies, slices = BodyReader(self._reading, self._clock), handler_slices()
@@ -79,6 +141,20 @@ class GroupEndpoints:
                 404, "NO_GROUPS", details={"reason": "the policy has no rules about groups for this channel"}
             )
         return channel, channel.groups
+
+
+def _group(request: Request) -> bytes:
+    """Return the argument `group`. Raises a 400 if it is no valid name of a group.
+
+    An empty one would mean all messages without a group, and a script with an empty variable would lose them.
+    """
+    arguments = request.query()
+    if "group" not in arguments:
+        raise HttpError(400, "MISSING_ARG_GROUP")
+    group = arguments["group"].encode("utf-8", "replace")
+    if not 1 <= len(group) <= LONGEST_GROUP:
+        raise HttpError(400, "INVALID_ARG_GROUP", details={"reason": f"expected 1 to {LONGEST_GROUP} bytes"})
+    return group
 
 
 def _row(it: GroupSnapshot, timestamp: int | None) -> dict[str, object]:

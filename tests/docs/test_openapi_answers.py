@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -120,6 +120,12 @@ def grouping(nsqd: Asker) -> None:
     nsqd.get(f"/channel/groups?{at}")
     nsqd.get(f"/channel/groups?{at}&limit=2000")
     nsqd.get(f"/channel/groups?{C}")
+    nsqd.post(f"/channel/due?{at}&group=a&defer=60000")
+    nsqd.post(f"/channel/due?{at}&group=a&defer=never")
+    nsqd.post(f"/channel/bury?{at}&group=b")
+    nsqd.post(f"/channel/cancel?{at}&group={quote('é')}")
+    nsqd.post(f"/channel/cancel?{at}&group=")
+    nsqd.post(f"/channel/cancel?{C}&group=a")
 
 
 def burying(nsqd: Asker) -> None:
@@ -222,6 +228,7 @@ ARGUMENTS = {
     "defer": "1",
     "kick": "1",
     "rate": "1",
+    "group": "a",
 }
 
 
