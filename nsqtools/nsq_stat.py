@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 Prints a line for each interval: messages per second in and out of a channel, its depth, and counters since nsqd
-started, summed over all nsqd that have the topic. If some of them do not answer, the line names them."""
+started, summed over all nsqd that have the topic. If some of them do not answer, the line names them. If
+messages are held because of their groups (a policy file of nsqd), the line says how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

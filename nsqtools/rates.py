@@ -27,6 +27,7 @@ class Counters:
     timeout_count: int = 0
     message_count: int = 0
     client_count: int = 0
+    held_count: int = 0  # the part of the depth that waits because of its groups
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
@@ -75,6 +76,8 @@ class RateRow:
             f"{it.backend_depth:7d} {it.in_flight_count:5d} {it.deferred_count:5d} | "
             f"{it.requeue_count:7d} {it.timeout_count:7d} {it.message_count:12d} {it.client_count:7d}"
         )
+        if it.held_count:
+            text += f"  (held {it.held_count})"
         if self.missing:
             text += f"  (without {', '.join(self.missing)})"
         return text + "\n"
