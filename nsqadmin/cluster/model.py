@@ -313,6 +313,8 @@ class ChannelNode(ChannelNumbers):
     latency: Latency | None = None
     oldest_at: float | None = None  # publish time of its oldest waiting message, if the node reports it (ours does)
     paused_why: str = ""  # if it has paused itself
+    group_count: int = 0  # groups with messages that are held, wait again or are in flight
+    held_full_since: float | None = None  # when max_held was reached; None: it isn't
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
     expires_at: float | None = None  # when the policy deletes it, if it stays unused
@@ -515,7 +517,7 @@ QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
 class Finding:
     """A rule's result. Its subject is in `topic`, `channel` and `node`."""
 
-    rule: str  # "D1" to "D33"
+    rule: str  # "D1" to "D37"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # how to fix it

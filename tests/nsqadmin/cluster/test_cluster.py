@@ -246,3 +246,11 @@ def test_ipv6_is_in_brackets() -> None:
 def test_a_node_that_says_nothing_of_itself_is_what_we_were_told() -> None:
     assert read_info({}, "[::1]:4151").address == "[::1]:4151"
     assert read_info({"broadcast_address": "b", "http_port": 9}, "a:1").address == "b:9"
+
+
+def test_since_when_no_more_may_be_held_is_told_by_our_clock() -> None:
+    full = stats(held_count=50, group_count=3, held_full_since=1_700_000_000 * 10**9)
+    row = read_stats("n1:1", full, at=0.0, skew=30.0).topics["t"].channels["c"].row
+    assert (row.held_count, row.group_count, row.held_full_since) == (50, 3, 1_700_000_000 - 30.0)
+    row = read(stats()).topics["t"].channels["c"].row
+    assert (row.held_count, row.group_count, row.held_full_since) == (0, 0, None)
