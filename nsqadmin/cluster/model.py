@@ -365,6 +365,11 @@ class Channel(ChannelNumbers):
         return next((row.paused_why for row in self.nodes if row.paused_why), "")
 
     @property
+    def group_count(self) -> int:
+        """The greatest number of groups on a node. Nodes may share groups, so their sum would be too high."""
+        return max((row.group_count for row in self.nodes), default=0)
+
+    @property
     def utilisation(self) -> float | None:
         """The share of its consumers' ready count that is in flight: at 1 they are saturated."""
         return self.in_flight_count / self.ready_count if self.ready_count else None
