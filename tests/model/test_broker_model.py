@@ -368,9 +368,6 @@ class BrokerMachine(RuleBasedStateMachine):
         sample_rate=st.sampled_from([0, 0, 0, 50]),
     )
     def subscribe(self, topic: str, channel: str, ready: int, timeout: float, sample_rate: int) -> None:
-        self._subscribe(topic, channel, ready, timeout, sample_rate=sample_rate)
-
-    def _subscribe(self, topic: str, channel: str, ready: int, timeout: float, *, sample_rate: int) -> None:
         self._create_channel(topic, channel)
         number = next(self.numbers)
         client: Client

@@ -21,7 +21,7 @@ from nsqcommon.wire.headers import NONE, encode_headers
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import BackoffRule
 from tests.model.reference import ChannelModel, Entry, Place, TopicModel
-from tests.model.test_broker_model import BACKOFF, CHANNELS, LATE, LONG, OF_A_SEARCH, TOPICS, BrokerMachine
+from tests.model.test_broker_model import BACKOFF, LATE, LONG, OF_A_SEARCH, SOME, BrokerMachine
 from tests.support.lengths import new_chance, sized
 from tests.support.slices import MODEL_SLICES
 
@@ -39,7 +39,7 @@ class GroupsMachine(BrokerMachine):
     @initialize(limit=LIMITS, ordered=st.booleans(), shares=st.booleans(), ready=st.integers(1, 6))
     def begin_with_groups(self, limit: int | None, ordered: bool, shares: bool, ready: int) -> None:
         self.change_groups(limit, ordered, shares, None)
-        self.subscribe("orders", "mail", ready=ready, timeout=60.0)
+        self.subscribe("orders", "mail", ready=ready, timeout=60.0, sample_rate=0)
         self.publish_many("orders", 9)
 
     @rule(limit=LIMITS, ordered=st.booleans(), shares=st.booleans(), max_held=st.sampled_from([None, None, None, 2]))
@@ -70,10 +70,16 @@ class GroupsMachine(BrokerMachine):
         self.broker.rules_changed(list(self.broker.topics))
         self._finish_turn()
 
-    # A consumer that samples finishes messages which the model only misses later.
-    @rule(topic=TOPICS, channel=CHANNELS, ready=st.integers(0, 6), timeout=st.sampled_from([1.0, 60.0]))
-    def subscribe(self, topic: str, channel: str, ready: int, timeout: float) -> None:
-        self._subscribe(topic, channel, ready, timeout, sample_rate=0)
+    @rule(start=SOME, delay_ms=st.sampled_from([0, 5_000]))
+    def fail_and_start_again(self, start: int, delay_ms: int) -> None:
+        """Restart nsqd when a message has just failed, which is seldom followed by a consumer by chance."""
+        if self._living():
+            self.requeue(0, start, delay_ms)
+        self._finish_turn()
+        self.every_message_is_in_one_place()
+        self.crash(0, down=0.0, learns=False)
+        self.subscribe("orders", "mail", ready=6, timeout=60.0, sample_rate=0)
+        self.load()
 
     def _headers(self, body: bytes) -> bytes:
         group = group_of(body)
@@ -105,6 +111,8 @@ class GroupsMachine(BrokerMachine):
         """Return whether the order of a group demands that one message is delivered before another."""
         if other.sequence > entry.sequence or self._is_exhausted(other) or other.only_in_log:
             return False
+        if self.sampled_out and self._could_be_sampled(other):
+            return False  # perhaps it was, and is finished
         if self._has_expired(topic, other):
             return False
         if other.place is Place.DEFERRED:

@@ -1116,7 +1116,7 @@ BUGS: Final = (
                 "        for lowest in places:\n",
             ),
         ),
-        ("groups model", "ledger model"),
+        ("ledger model",),
     ),
     Bug(
         "the journal is not told that a held message was delivered",
