@@ -47,6 +47,7 @@ class GroupAction:
         "_end",
         "_groups",
         "_is_listed",
+        "_leaves_queue",
         "_name",
         "_needs_ids",
         "_topic",
@@ -75,7 +76,7 @@ class GroupAction:
         self.who = who  # name of the token's holder, or address of the requester
         self.started_at = started_at  # wall clock, milliseconds
         self.acted = 0  # messages that were buried, cancelled or rescheduled
-        self.unread = 0  # messages that the disk refuses to read, so they were left alone
+        self.unread = 0  # messages that the disk refuses to read, and held ones behind them: they were left alone
         self.done = 0  # messages that we have looked at
         self.is_over = False
         self.is_stopped = False
@@ -88,7 +89,7 @@ class GroupAction:
         self._end = channel.feed.high_watermark
         self._needs_ids = verb == "bury"
         # What waits for a consumer is due already.
-        self._wants_deferred_only = verb == "due" and not delay_ms
+        self._wants_deferred_only = self._leaves_queue = verb == "due" and not delay_ms
         self._act: Callable[[list[tuple[int, int, int]]], int] = {
             "bury": self._bury,
             "cancel": self._cancel,
@@ -143,28 +144,29 @@ class GroupAction:
     @property
     def _has_queue(self) -> bool:
         queue = self._groups.queue_of(self._name)
-        return not self._wants_deferred_only and queue is not None and queue.first < self._end
+        return not self._leaves_queue and queue is not None and queue.first < self._end
 
     def _look_into_queue(self, found: list[tuple[int, int, int]], left: int) -> int:
         """Take up to `left` entries out of the group's queue. Return how many more messages this slice may look at."""
         ledger, queue = self._channel.ledger, self._groups.queue_of(self._name)
-        if self._wants_deferred_only:
+        if self._leaves_queue:
             return left
         batch: Batch | None = None
         while left and queue is not None and queue.first < self._end:
             sequence = queue.first
             if sequence in ledger.held:
-                message_id = 0
-                if self._needs_ids:
-                    batch = self._batch(sequence, batch)
-                    if batch is not None:
-                        message_id = batch.base_id + sequence - batch.base_sequence
-                    elif self.waits:
-                        break
-                if batch is not None or not self._needs_ids:
-                    found.append((sequence, message_id, 0))
-                else:
-                    self._groups.unsort(sequence)  # it loses its place in the queue, but mustn't be forgotten
+                if not self._needs_ids:
+                    found.append((sequence, 0, 0))
+                elif (batch := self._batch(sequence, batch)) is not None:
+                    found.append((sequence, batch.base_id + sequence - batch.base_sequence, 0))
+                elif self.waits:
+                    break
+                elif ledger.is_lost(sequence):
+                    ledger.drop_lost(sequence)
+                else:  # The disk refuses it. It has to stay first, so that the group keeps its order.
+                    self.unread += queue.count - 1
+                    self._leaves_queue = True
+                    break
             queue = self._groups.pop_held_of(self._name)
             left -= 1
             self.done += 1

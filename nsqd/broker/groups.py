@@ -673,10 +673,6 @@ class Groups:
         if (group := self._groups.get(name)) is not None:
             self._look_at(group)
 
-    def unsort(self, sequence: int) -> None:
-        """Read the group of a held message again. Call this if you take it out of its group's queue."""
-        self.unsorted.add(sequence)
-
     def name_of(self, sequence: int) -> bytes | None:
         """Return the group of a retry or deferred message, or None if we have to read it from the log."""
         group = self._known.get(sequence)

@@ -236,3 +236,51 @@ def test_other_changes_meanwhile_are_no_trouble(meanwhile: Callable[[Grouped], o
     assert action.is_stopped == stops
     if not stops:
         assert channel.depth == 0
+
+
+def test_messages_that_the_disk_refuses_to_read_are_left_alone_and_counted() -> None:
+    it = Grouped(**ORDER)
+    consumer = it.consumer()
+    for text in ("a1 a2", "a3", "a4 b1"):
+        it.publish(text)
+    assert it.got(consumer) == "a1 b1"
+    assert it.held() == it.of("a2 a3 a4")
+    log = it.node.store.logs["t"]
+    log.refused = (2, 3)
+    action = act(it, "bury")
+    assert (action.acted, action.unread) == (1, 2)
+    assert it.held() == it.of("a3 a4")
+    log.refused = (0, 0)
+    assert it.drain(consumer, "a1") == "a3 a4"  # still in order
+
+
+def test_new_messages_that_the_disk_refuses_to_read_may_be_of_any_group() -> None:
+    it = Grouped(**ORDER)
+    it.publish("a1 b1 a2")
+    it.node.store.logs["t"].refused = (0, 2)
+    action = act(it, "cancel")
+    assert (action.acted, action.unread) == (1, 2)
+    assert it.real.depth == 2
+
+
+def test_lost_messages_are_not_buried() -> None:
+    it = held_and_new()
+    it.node.store.logs["t"].first = it.sequences["b2"]
+    action = act(it, "bury")
+    assert (action.acted, action.unread) == (2, 0)
+    assert sorted(one.sequence for one in it.real.buried_queue.buried.from_place(0)) == it.of("a4 a5")
+
+
+def test_a_group_that_waits_for_the_cursor_is_not_confused_with_a_new_one_of_its_name() -> None:
+    """The group was set aside until the cursor passes its next message, a due one, and is cancelled meanwhile."""
+    it = Grouped(**ORDER)
+    it.publish("a1", delay_ms=1_000)
+    it.publish("b1 a2 a3")
+    it.node.pass_time(2)
+    consumer = it.consumer(ready=1)
+    assert it.got(consumer)
+    act(it, "cancel")
+    it.publish("a4 a5")
+    found = it.drain(consumer, " ".join(it.ids))
+    assert found.split()[-2:] == ["a4", "a5"]
+    assert len(it.groups) == 0
