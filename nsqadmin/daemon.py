@@ -33,6 +33,7 @@ from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
 from nsqadmin.services import Services
 from nsqadmin.upstream.client import opened
+from nsqadmin.upstream.groups import GroupQuestions
 from nsqadmin.upstream.policies import PolicyQuestions
 from nsqadmin.upstream.queries import Queries
 from nsqadmin.upstream.sampler import Sampler
@@ -129,6 +130,7 @@ async def _live_services(
             upstream, sampler, _masking_of(settings.options), activity, all_see_payload=policy.shows_payload_to_all
         ),
         policies=PolicyQuestions(upstream),
+        groups=GroupQuestions(upstream),
         sampler=sampler,
         hub=hub,
         incidents=book,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nsqadmin.http.live import Hub
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
+    from nsqadmin.upstream.groups import GroupQuestions
     from nsqadmin.upstream.policies import PolicyQuestions
     from nsqadmin.upstream.queries import Queries
     from nsqadmin.upstream.sampler import Sampler
@@ -34,6 +35,7 @@ class Services:
     executor: Executor | None = None
     messages: Messages | None = None
     policies: PolicyQuestions | None = None
+    groups: GroupQuestions | None = None
     sampler: Sampler | None = None
 
     @property

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 ABOUT: Final = """\
 Prints a line for each interval: messages per second in and out of a channel, its depth, and counters since nsqd
 started, summed over all nsqd that have the topic. If some of them do not answer, the line names them. If the channel has
-max_in_flight (a policy file of nsqd), the line shows it, and how long it has been reached."""
+max_in_flight (a policy file of nsqd), the line shows it, and how long it has been reached. If
+messages are held because of their groups, the line says how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class Counters:
     message_count: int = 0
     client_count: int = 0
     max_in_flight: int = 0  # from the policy file; 0: no limit
+    held_count: int = 0  # the part of the depth that waits because of its groups
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
@@ -93,6 +94,8 @@ class RateRow:
         )
         if it.max_in_flight:
             text += f"  (max_in_flight {sum_in_words(self.limits)}{self._reached()})"
+        if it.held_count:
+            text += f"  (held {it.held_count})"
         if self.missing:
             text += f"  (without {', '.join(self.missing)})"
         return text + "\n"

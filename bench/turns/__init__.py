@@ -215,13 +215,18 @@ def _stopped(broker: Broker) -> Iterator[None]:
 
 
 def write_policy(file: Path, more: str = "") -> None:
-    """Write a policy that knows each topic by a pattern that has to be tried, and demands nothing that drops messages."""
+    """Write a policy that knows each topic by a pattern that has to be tried, and demands nothing that drops messages.
+
+    The topic whose messages have groups lets each of these have one in flight.
+    """
     entries = [
         f'[[policy]]\ntopic = "*.{number}.t"\nmax_messages = 10000000\nretention_time = "7d"\n'
         for number in range(_PATTERNS)
     ]
     new = file.with_suffix(".new")
-    new.write_text(more + "".join(entries))
+    new.write_text(
+        more + '[[policy]]\ntopic = "grouped_*"\nchannel = "*"\nmax_in_flight_per_group = 1\n' + "".join(entries)
+    )
     new.replace(file)
 
 

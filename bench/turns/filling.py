@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,12 +14,14 @@ from bench import states
 from bench.brokers import Broker
 from bench.states import bury, defer, read
 from nsqcommon.wire import commands
+from nsqcommon.wire.headers import encode_headers
 
 CHANNEL: Final = "ch"
 KEY: Final = "batch"  # of each batch that a topic is filled with; the messages of `deferred` have keys k-0, k-1, ...
 LATER: Final = 3_600_000  # ms
 MOST_IN_BATCH: Final = 1_000_000  # messages of a byte: as many as fit a body of the default size
 _AT_ONCE: Final = 10_000  # messages of one redelivery
+_GROUPED_AT_ONCE: Final = 100_000  # messages of one HMPUB, with their headers
 _READY: Final = 2_500
 _FRAME: Final = 35  # bytes of a message of one byte, as a frame
 _OK: Final = 10  # bytes of an answer
@@ -114,7 +117,26 @@ class Filling:
         path = f"/channel/buried?topic={filled.topic}&channel={CHANNEL}&limit=100&bodies=false"
         filled.ids = [json.loads(line)["id"] for line in self.broker.get(path).splitlines()]
 
+    def grouped(self, filled: Filled) -> None:
+        """Hold the messages of a thousand groups, each of which has one in flight."""
+        self.broker.make_channel(filled.topic, CHANNEL)
+        for start in range(0, self.count, _GROUPED_AT_ONCE):
+            count = min(self.count - start, _GROUPED_AT_ONCE)
+            body = b"".join([GROUPED[number % len(GROUPED)] for number in range(start, start + count)])
+            self.broker.post(f"/hmpub?topic={filled.topic}", count.to_bytes(4, "big") + body)
+        connection = filled.held.enter_context(client(self.broker))
+        connection.sendall(commands.sub(filled.topic, CHANNEL) + commands.rdy(_READY))
+        path = f"/channel/groups?topic={filled.topic}&channel={CHANNEL}&limit=0"
+        while json.loads(self.broker.get(path))["held"] < self.count - len(GROUPED):
+            time.sleep(0.05)
 
+
+def _grouped(number: int) -> bytes:
+    sized = encode_headers({"nsq-group": f"g{number}"}) + b"x"
+    return len(sized).to_bytes(4, "big") + sized
+
+
+GROUPED: Final = [_grouped(number) for number in range(1_000)]  # as in the body of an HMPUB
 STATES: Final[Mapping[str, Callable[[Filling, Filled], None]]] = {
     "waiting": Filling.waiting,
     "parked": Filling.parked,
@@ -125,8 +147,9 @@ STATES: Final[Mapping[str, Callable[[Filling, Filled], None]]] = {
     "retries": Filling.retries,
     "in_flight": Filling.in_flight,
     "buried": Filling.buried,
+    "grouped": Filling.grouped,
 }
-OF_CHANNELS: Final = tuple(name for name in STATES if name not in ("parked", "paused", "unclaimed"))
+OF_CHANNELS: Final = tuple(name for name in STATES if name not in ("parked", "paused", "unclaimed", "grouped"))
 
 
 def client(broker: Broker) -> socket.socket:

@@ -180,6 +180,15 @@ class ChannelNumbers:
         metric="max_in_flight",
         help="The most messages that may be in flight, by the nodes' policy files; 0: no limit.",
     )
+    held_count: int = number(
+        "Held",
+        "The part of the depth that waits for other messages of its groups (nsq-group), because the policy file has an order, a limit or shares for groups. Only a Python nsqd has groups.",
+        column="held",
+        counted=Counted.HELD,
+        cell="held",
+        metric="held",
+        help="The part of the waiting messages that waits for others of their groups.",
+    )
 
     @property
     def memory_depth(self) -> int:

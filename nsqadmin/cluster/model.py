@@ -314,6 +314,8 @@ class ChannelNode(ChannelNumbers):
     oldest_at: float | None = None  # publish time of its oldest waiting message, if the node reports it (ours does)
     paused_why: str = ""  # if it has paused itself
     in_flight_full_since: float | None = None  # when max_in_flight was reached; None: it isn't
+    group_count: int = 0  # groups with messages that are held, wait again or are in flight
+    held_full_since: float | None = None  # when max_held was reached; None: it isn't
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
     expires_at: float | None = None  # when the policy deletes it, if it stays unused
@@ -362,6 +364,11 @@ class Channel(ChannelNumbers):
     def paused_why(self) -> str:
         """Why it has paused itself, on the first such node."""
         return next((row.paused_why for row in self.nodes if row.paused_why), "")
+
+    @property
+    def group_count(self) -> int:
+        """The greatest number of groups on a node. Nodes may share groups, so their sum would be too high."""
+        return max((row.group_count for row in self.nodes), default=0)
 
     @property
     def utilisation(self) -> float | None:
@@ -516,7 +523,7 @@ QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
 class Finding:
     """A rule's result. Its subject is in `topic`, `channel` and `node`."""
 
-    rule: str  # "D1" to "D33"
+    rule: str  # "D1" to "D37"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # how to fix it

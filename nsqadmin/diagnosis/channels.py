@@ -8,7 +8,7 @@ from typing import Final
 from nsqadmin import numbers
 from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.model import Channel, ChannelNode, Evidence, Finding, Metric, Paused, Severity
-from nsqadmin.diagnosis import policy
+from nsqadmin.diagnosis import groups, policy
 from nsqadmin.diagnosis.case import Case, first_that_speaks
 from nsqadmin.diagnosis.clients import FULL, NEEDS_ATTENTION, Condition, judged
 from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
@@ -339,6 +339,8 @@ _IN_NO_GROUP: Final[tuple[_Rule, ...]] = (
     policy.dropping,
     policy.expiring,
     policy.ending,
+    groups.full_of_held,
+    groups.ignored_headers,
 )
 
 

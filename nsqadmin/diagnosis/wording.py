@@ -34,6 +34,8 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D22": ("loses messages by its bounds", "lose messages by their bounds"),
     "D23": ("has messages that expire", "have messages that expire"),
     "D24": ("is deleted soon", "are deleted soon"),
+    "D36": ("may hold no more messages of its groups", "may hold no more messages of their groups"),
+    "D37": ("gets messages with a wrong nsq-group", "get messages with a wrong nsq-group"),
     "D17": ("is unknown in part", "are unknown in part"),
 }
 

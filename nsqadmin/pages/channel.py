@@ -1,4 +1,4 @@
-"""One channel: its numbers, consumers, nodes, messages (next, deferred, buried) and policy, one tab each."""
+"""One channel: its numbers, consumers, nodes, messages (next, deferred, buried), groups and policy, one tab each."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from nsqadmin.pages.topic import no_topic
 from nsqadmin.parts import charts
 from nsqadmin.parts.channel_buried import buried_of
 from nsqadmin.parts.channel_deferred import deferred_of
+from nsqadmin.parts.channel_groups import groups_of
 from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.messages import MessagesTab, no_history
 from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from nsqadmin.parts.policy import CauseLine
     from nsqadmin.services import Services
 
-_TABS: Final = ("overview", "consumers", "nodes", "messages", "deferred", "buried", "policy")
+_TABS: Final = ("overview", "consumers", "nodes", "messages", "deferred", "buried", "groups", "policy")
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
@@ -75,6 +76,7 @@ class _ChannelPage:
             policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
             buried=await buried_of(self._services, links, request, channel) if tab == "buried" else None,
             deferred=await deferred_of(self._services, links, request, channel) if tab == "deferred" else None,
+            groups=await groups_of(self._services, request, snapshot, channel) if tab == "groups" else None,
         )
 
     def _no_channel(self, request: Request, snapshot: Snapshot, topic: str, channel: str) -> Response:

@@ -154,6 +154,7 @@ _FIRST: Final = (
     "ready",
     "deferred",
     "buried",
+    "held",
     "requeued",
     "timed-out",
     "messages",

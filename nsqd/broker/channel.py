@@ -115,7 +115,10 @@ class TopicOfChannel(Protocol):
 
 
 class LongRecall(Protocol):
-    """A request that cancels or reschedules messages in several slices (cancel_and_reschedule.py), for listing and stopping it."""
+    """A request that cancels or reschedules messages in several slices, for listing and stopping it.
+
+    It names messages (cancel_and_reschedule.py) or a group (group_actions.py).
+    """
 
     count: int  # of its messages
     done: int
@@ -191,6 +194,17 @@ class Channel:
     def is_empty(self) -> bool:
         """Whether the channel has no messages at all, not even deferred, buried or in flight."""
         return self.ledger.is_empty
+
+    @property
+    def held_count(self) -> int | None:
+        """How many messages of the depth are held because of their groups. None: the policy has no rules about groups."""
+        held = self.ledger.held.total
+        return held if held or self.groups is not None else None
+
+    @property
+    def group_count(self) -> int | None:
+        """How many groups have messages that are held, wait again or are in flight. None: as in `held_count`."""
+        return len(self.groups) if self.groups is not None else None
 
     # Consumers
 

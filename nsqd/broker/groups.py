@@ -82,6 +82,7 @@ _READ_IN_TURN: Final = 50  # batches that aren't in our memory; the system has m
 _PUT_OFF_AT_ONCE: Final = 1_000  # groups that are tried again
 _NAMED_AT_ONCE: Final = 500  # messages of a batch
 _LISTED_AT_ONCE: Final = 5_000  # groups
+_PASSED_FOR_A_ROW: Final = 20  # stale entries; a list has up to 1,000 rows
 _NO_LIMIT: Final = 1 << 60
 _ROUND: Final = 1 << 20  # what a message costs a group with weight 1
 _NOBODY: Final = b""  # stands for the group of messages without one
@@ -130,6 +131,7 @@ class GroupSnapshot:
     retries: int  # messages that wait again, or are deferred after a delivery
     in_flight: int
     oldest: int  # sequence of the first held message; -1: none
+    weight: int = 1
 
 
 @final
@@ -530,6 +532,10 @@ class Groups:
         return (batch.group_of(sequence) or _NOBODY) if batch is not None else _NOBODY
 
     @property
+    def most_held(self) -> int:
+        return self._most_held
+
+    @property
     def room(self) -> int:
         """How many more messages may be held."""
         return max(0, self._most_held - self._ledger.held.total) if self._holding < self._most_groups else 0
@@ -734,20 +740,51 @@ class Groups:
             self._know(sequence, group)
         self._left.append(sequence)
 
+    # For actions of operators on one group (group_actions.py)
+
+    def queue_of(self, name: bytes) -> HeldQueue | None:
+        """Return the held messages of a group, some of which may be stale. None: it has none."""
+        group = self._groups.get(name)
+        return group.queue if group is not None else None
+
+    def pop_held_of(self, name: bytes) -> HeldQueue | None:
+        """Drop the first entry of the group's queue, and return the queue, if it has more. Call `look_at` after the last."""
+        group = self._groups[name]
+        assert group.queue is not None
+        return self._pop_held(group, group.queue)
+
+    def look_at(self, name: bytes) -> None:
+        """Forget a group if it has nothing any more."""
+        self.look_beyond()  # so that nobody refers to a group that is forgotten
+        if (group := self._groups.get(name)) is not None:
+            self._look_at(group)
+
+    def name_of(self, sequence: int) -> bytes | None:
+        """Return the group of a retry or deferred message, or None if we have to read it from the log."""
+        group = self._known.get(sequence)
+        return group.name if group is not None else None
+
+    def in_flight_of(self, name: bytes) -> int:
+        group = self._groups.get(name)
+        return group.in_flight if group is not None else 0
+
     # Figures
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def largest(self, count: int) -> Iterator[tuple[GroupSnapshot, ...] | None]:
-        """Yield the groups with the most waiting messages, up to `count` of them, the largest first, as the last item.
+    def largest(self, count: int, part: bytes = b"") -> Iterator[tuple[GroupSnapshot, ...] | None]:
+        """Yield the groups with the most messages, up to `count` of them, the largest first, as the last item.
 
-        Before that, yields None now and then, so that other work can run.
+        Before that, yields None now and then, so that other work can run. Leaves out groups without `part` in their
+        names.
         """
         found: list[tuple[int, int, Group]] = []
         for number, group in enumerate(list(self._groups.values())):
             entry = _held_by(group) + group.known + group.in_flight, -number, group
-            if len(found) < count:
+            if part and part not in group.name:
+                pass
+            elif len(found) < count:
                 heappush(found, entry)
             elif found and entry[:2] > found[0][:2]:
                 heapreplace(found, entry)
@@ -757,8 +794,13 @@ class Groups:
         yield tuple([self._snapshot(group) for _, _, group in found])
 
     def _snapshot(self, group: Group) -> GroupSnapshot:
-        oldest = group.queue.first if group.queue is not None else -1
-        return GroupSnapshot(group.name, _held_by(group), group.known, group.in_flight, oldest)
+        queue, held, passed = group.queue, self._ledger.held, 0
+        while queue is not None and queue.first not in held and passed < _PASSED_FOR_A_ROW:
+            queue = self._pop_held(group, queue)
+            passed += 1
+        self._look_at(group)
+        oldest, weight = queue.first if queue is not None else -1, self._weights.get(group.name, 1)
+        return GroupSnapshot(group.name, _held_by(group), group.known, group.in_flight, oldest, weight)
 
 
 def _cached_first(sequences: BitMap64, most: int, cached_from: int) -> list[int]:

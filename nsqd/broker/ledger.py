@@ -557,6 +557,21 @@ class Ledger:
         self._journal.unsaved[self] = None  # the log may be able to remove something
         return waiting | ahead
 
+    def take_waiting(self, sequences: BitMap64) -> list[tuple[int, int]]:
+        """Take waiting messages out of their places, to bury them. Return the ranges of those ahead of the cursor.
+
+        All must be before H. Bury them first, and then call `record_skip` for the ranges: with the skip alone, the journal
+        would have lost them.
+        """
+        self.record_progress()
+        passed = self.deferred.take_out(sequences)
+        passed |= self.retries.take_out(sequences)
+        passed |= self.held.take_out(sequences)
+        ahead = list(ranges_in(self.ahead_among(sequences - passed)))
+        for start, end in ahead:
+            self.skips.add(start, end)
+        return ahead
+
     def bury(self, burials: Sequence[BuriedMessage]) -> None:
         """Bury messages that were just taken out of another place. An ephemeral channel drops them instead."""
         if self.ephemeral_batches is not None:

@@ -7,7 +7,7 @@ by the caller (cancel_and_reschedule.py), or runs as a job (`begin_job`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from nsqd.broker.backlog import Backlog, RedeliveryCounts, Restored, without
 from nsqd.broker.bitmaps import between, bitmap_of, bitmap_of_ranges, number_of_ranges, ranges_in
 
 if TYPE_CHECKING:
+    from nsqd.broker.buried import Note
     from nsqd.broker.buried_queue import BuriedJob, BuriedSelection, Verb
     from nsqd.broker.channel import Channel
     from nsqd.broker.ledger import Ledger
@@ -69,6 +70,20 @@ def move(channel: Channel, sequences: BitMap64, delay_ms: int) -> dict[CancelOut
     channel.set_alarm()
     channel.schedule_delivery()
     return _found(channel.ledger, CancelOutcome.MOVED, len(waiting), sequences - waiting)
+
+
+def bury(channel: Channel, places: Sequence[tuple[int, int, int]], note: Note) -> None:
+    """Bury waiting messages, each given as (sequence, id, attempts). The channel must be on disk.
+
+    Consumers haven't failed, so this doesn't pause the channel, however many are buried.
+    """
+    ledger, sequences = channel.ledger, BitMap64([sequence for sequence, _, _ in places])
+    channel.buried_queue.forget_kicked(sequences)  # the undo of a kick must not bury them once more
+    ahead = ledger.take_waiting(sequences)
+    channel.buried_queue.bury(places, note)
+    for start, end in ahead:
+        ledger.record_skip(start, end)
+    channel.schedule_delivery()
 
 
 def _found(ledger: Ledger, done: CancelOutcome, count: int, others: BitMap64) -> dict[CancelOutcome, int]:

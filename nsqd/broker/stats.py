@@ -111,7 +111,7 @@ def _channel_with_clients(
 def _channel_snapshot(
     channel: Channel, since: Mapping[Consumer, float], *, clients: bool, ages_at: float | None
 ) -> ChannelSnapshot:
-    ledger, taken = channel.ledger, channel.taken_by_locality
+    ledger, taken, groups = channel.ledger, channel.taken_by_locality, channel.groups
     return ChannelSnapshot(
         *_read_channel(channel),
         channel_name=channel.name,
@@ -120,6 +120,7 @@ def _channel_snapshot(
         buried_count=len(ledger.buried),
         paused_why=channel.paused_why,
         in_flight_full_since=channel.policy.in_flight_full_since,
+        held_full_since=groups.full_since if groups is not None else None,
         policy_counts=dict(channel.policy_counts),
         zone_local_msg_count=taken[Locality.SAME_ZONE],
         region_local_msg_count=taken[Locality.SAME_REGION],

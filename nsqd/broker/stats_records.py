@@ -73,6 +73,8 @@ class Measure(NamedTuple):
     written by hand, because its lines are NSQ's.
 
     A field that is positional is read at `of`: stats.py passes all of them at once. It computes the others.
+
+    A number that only some topics or channels have is None for the others, and shown nowhere there.
     """
 
     metric: str  # nsqd_topic_<metric> or nsqd_channel_<metric> in /metrics, and _total for a counter; empty: not there
@@ -173,11 +175,22 @@ class ChannelSnapshot:
             statsd="",  # or a channel with buried messages and without a limit would get another line
         ),
     )
+    held_count: int | None = field(
+        default=None,
+        kw_only=False,
+        metadata=gauge("held", "The part of the depth that waits for other messages of its groups (nsq-group)."),
+    )
+    group_count: int | None = field(
+        default=None,
+        kw_only=False,
+        metadata=gauge("groups", "Groups with messages that are held, wait again or are in flight."),
+    )
     clients: Sequence[ClientSnapshot] | None  # None: not requested
     paused: bool
     e2e_processing_latency: LatencySnapshot
     paused_why: str = ""  # the reason of an automatic pause
     in_flight_full_since: int | None = None  # when `max_in_flight` was reached, which it still is; None: it isn't
+    held_full_since: int | None = None  # when `max_held` was reached, which it still is; None: it isn't
     policy_counts: Mapping[str, int] = field(default_factory=dict)  # messages that the policy acted on, by cause
     oldest_timestamp: int | None = None  # of the oldest waiting message; None: not requested, or not known
     expires_at: int | None = None  # when the policy deletes the unused channel; None: not requested, or never

@@ -27,6 +27,7 @@ from nsqd.http.channels import ChannelEndpoints
 from nsqd.http.config import ConfigEndpoints
 from nsqd.http.consuming import ConsumeEndpoints
 from nsqd.http.debug import debug_routes
+from nsqd.http.groups import GroupEndpoints
 from nsqd.http.history import HistoryEndpoints
 from nsqd.http.messages import MessageEndpoints
 from nsqd.http.node import LogFigures, NodeEndpoints
@@ -97,6 +98,7 @@ def make_app(
         channels=ChannelEndpoints(calls, reading),
         backlogs=BacklogEndpoints(calls, history.find),
         buried=BuriedEndpoints(calls, reading, monotonic),
+        groups=GroupEndpoints(calls, reading, publishing.delay_ms, monotonic),
         messages=MessageEndpoints(calls, reading, publishing.delay_ms, monotonic, history.find, node=node.node),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
@@ -127,6 +129,7 @@ class _Handlers(NamedTuple):
     channels: ChannelEndpoints
     backlogs: BacklogEndpoints
     buried: BuriedEndpoints
+    groups: GroupEndpoints
     messages: MessageEndpoints
     config: ConfigEndpoints
     policy: PolicyEndpoints
@@ -172,6 +175,10 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
         GuardedRoute("POST", "/channel/discard", it.buried.discard, access=ADMIN_TOPIC, change="discard"),
         GuardedRoute("POST", "/channel/kick/undo", it.buried.undo_kick, access=OPERATE_TOPIC, change="undo_kick"),
         GuardedRoute("POST", "/channel/jobs/stop", it.buried.stop_job, access=OPERATE_TOPIC, change="stop_job"),
+        GuardedRoute("GET", "/channel/groups", it.groups.show, access=READ_TOPIC),
+        GuardedRoute("POST", "/channel/bury", it.groups.bury, access=OPERATE_TOPIC, change="bury_group"),
+        GuardedRoute("POST", "/channel/cancel", it.groups.cancel, access=OPERATE_TOPIC, change="cancel_group"),
+        GuardedRoute("POST", "/channel/due", it.groups.due, access=OPERATE_TOPIC, change="move_group"),
         GuardedRoute("GET", "/channel/deferred", it.messages.deferred, access=READ_TOPIC),
         GuardedRoute("POST", "/message/cancel", it.messages.cancel, access=PUBLISH_OR_OPERATE, change="cancel"),
         GuardedRoute("POST", "/message/due", it.messages.due, access=PUBLISH_OR_OPERATE, change="due"),

@@ -80,9 +80,12 @@ class Calls:
         if promise is not None and promise.error is not None:
             raise _not_on_disk(promise.error)
 
-    async def in_slices(self, request: Request, work: Sliced) -> None:
+    async def in_slices(
+        self, request: Request, work: Sliced, rest: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Do long work in slices, each in its own turn, so that other clients are served in between.
 
+        Work that has to wait for something between two slices, such as the disk, does so in `rest`.
         Raises a 500 if the disk refuses a slice, and ClientLeft if the client has gone. Both stop the work.
         """
         gone: asyncio.Future[None] | None = None
@@ -94,7 +97,7 @@ class Calls:
                     break
                 if gone is None:  # work of a single slice does not need it
                     gone = asyncio.ensure_future(request.wait_until_gone())
-                await asyncio.sleep(0)
+                await (asyncio.sleep(0) if rest is None else rest())
                 if request.is_gone:
                     raise ClientLeft
         finally:

@@ -108,6 +108,8 @@ def _channel(channel: ChannelSnapshot) -> Iterator[bytes]:
         more["paused_why"] = channel.paused_why
     if channel.in_flight_full_since is not None:
         more["in_flight_full_since"] = channel.in_flight_full_since
+    if channel.held_full_since is not None:
+        more["held_full_since"] = channel.held_full_since
     if channel.policy_counts:
         more["policy_counts"] = dict(channel.policy_counts)
     if channel.oldest_timestamp is not None:

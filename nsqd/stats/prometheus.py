@@ -195,8 +195,9 @@ def _of_topics(topics: Sequence[TopicSnapshot]) -> list[Metric]:
 
 
 def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]], timestamp: int) -> list[Metric]:
-    def figures(read: Callable[[ChannelSnapshot], int]) -> Figures:
-        return ((_in(topic, channel), read(channel)) for topic, channel in channels)
+    def figures(read: Callable[[ChannelSnapshot], int | None]) -> Figures:
+        found = ((_in(topic, channel), read(channel)) for topic, channel in channels)
+        return ((labels, number) for labels, number in found if number is not None)
 
     return [
         *_measured("nsqd_channel_", ChannelSnapshot, figures),
@@ -205,6 +206,12 @@ def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]], timestamp: int
             "nsqd_channel_in_flight_full_seconds",
             "How long max_in_flight has been reached; 0: it isn't.",
             ((_in(t, c), _age(c.in_flight_full_since, timestamp)) for t, c in channels if c.max_in_flight),
+        ),
+        _family(
+            "gauge",
+            "nsqd_channel_held_full_seconds",
+            "How long max_held has been reached; 0: it isn't.",
+            ((_in(t, c), _age(c.held_full_since, timestamp)) for t, c in channels if c.group_count is not None),
         ),
         _family("gauge", "nsqd_channel_paused", "1 while the channel is paused.", figures(lambda it: int(it.paused))),
         _family(

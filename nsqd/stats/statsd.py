@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,9 +28,12 @@ class _Pushed:
         names = sorted(measures, key=lambda name: not name.startswith("message_"))
         self.nsqs: Rows = []
         self.ours: Rows = []
+        self.of_some: Rows = []  # gauges; None for the topics or channels that have no such number
+        may_be_none = {it.name for it in fields(record) if it.default is None}
         for name in names:
             it = measures[name]
-            rows = self.nsqs if it.json is Json.ALWAYS else self.ours
+            ours = self.of_some if name in may_be_none else self.ours
+            rows = self.nsqs if it.json is Json.ALWAYS else ours
             rows.append((it.statsd or name, attrgetter(name), it.is_counter))
 
 
@@ -98,6 +102,9 @@ class StatsdLines:
                 yield self._counter(prefix + name, read(snapshot), last)
             else:
                 yield f"{prefix}{name}:{read(snapshot)}|g\n"
+        for name, read, _ in pushed.of_some:
+            if (value := read(snapshot)) is not None:
+                yield f"{prefix}{name}:{value}|g\n"
 
     def _of_memory(self, memory: MemorySnapshot, last: dict[str, int]) -> Iterator[str]:
         for name in _OF_MEMORY:

@@ -71,6 +71,7 @@ def _channel_lines(channel: ChannelSnapshot, now: int) -> Iterator[str]:
         f"{f' buried: {channel.buried_count}' if channel.buried_count else ''}"
         f"{f' paused: {channel.paused_why}' if channel.paused_why else ''}"
         f"{_limit(channel, now)}"
+        f"{_groups(channel, now)}"
     )
     for client in channel.clients or ():
         yield f"        {_client_line(client, now)}"
@@ -82,6 +83,14 @@ def _limit(channel: ChannelSnapshot, now: int) -> str:
     since = channel.in_flight_full_since
     reached = "" if since is None else f", reached for {format_duration(max(0, now - since // SECOND) * SECOND)}"
     return f" max-inflt: {channel.max_in_flight}{reached}"
+
+
+def _groups(channel: ChannelSnapshot, now: int) -> str:
+    if channel.held_count is None:
+        return ""
+    since = channel.held_full_since
+    full = "" if since is None else f", full for {format_duration(max(0, now - since // SECOND) * SECOND)}"
+    return f" held: {channel.held_count}{full} groups: {channel.group_count or 0}"
 
 
 def _client_line(client: ClientSnapshot, now: int) -> str:

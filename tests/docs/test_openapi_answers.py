@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -18,7 +18,10 @@ from tests.support.json_server import JsonServer
 from tests.support.process import Answer, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 T, C = "topic=t", "topic=t&channel=c"
-POLICY = '[[policy]]\ntopic = "t"\nmax_attempts = 9\nexpire_after = "24h"\n'
+POLICY = (
+    '[[policy]]\ntopic = "t"\nmax_attempts = 9\nexpire_after = "24h"\n'
+    '[[policy]]\ntopic = "shared"\nchannel = "*"\nshare = "group"\n'
+)
 
 
 class Asker:
@@ -66,7 +69,7 @@ def nsqd(tmp_path: Path) -> Iterator[Nsqd]:
 
 def test_nsqd_answers_as_described(nsqd: Nsqd) -> None:
     asker = Asker(nsqd)
-    for part in (publishing, consuming, burying, deferring, history, channels, node, debugging):
+    for part in (publishing, consuming, grouping, burying, deferring, history, channels, node, debugging):
         part(asker)
     assert asker.unanswered == set()
 
@@ -105,6 +108,24 @@ def streaming(nsqd: Asker) -> None:
         nsqd.get("/stats?format=json&ages=true")
         nsqd.post("/channel/delete?topic=t&channel=s")
         stream.result(30)
+
+
+def grouping(nsqd: Asker) -> None:
+    at = "topic=shared&channel=c"
+    nsqd.post(f"/channel/create?{at}")
+    messages = [(encode_headers({"nsq-group": group}), b"x") for group in ("a", "a", "b", "é", "")]
+    nsqd.post("/hmpub?topic=shared", commands.hmpub("shared", messages).partition(b"\n")[2][4:])
+    nsqd.ids(f"/sub?{at}&max=1")
+    nsqd.get("/stats?format=json&topic=shared")
+    nsqd.get(f"/channel/groups?{at}")
+    nsqd.get(f"/channel/groups?{at}&limit=2000")
+    nsqd.get(f"/channel/groups?{C}")
+    nsqd.post(f"/channel/due?{at}&group=a&defer=60000")
+    nsqd.post(f"/channel/due?{at}&group=a&defer=never")
+    nsqd.post(f"/channel/bury?{at}&group=b")
+    nsqd.post(f"/channel/cancel?{at}&group={quote('é')}")
+    nsqd.post(f"/channel/cancel?{at}&group=")
+    nsqd.post(f"/channel/cancel?{C}&group=a")
 
 
 def burying(nsqd: Asker) -> None:
@@ -207,6 +228,7 @@ ARGUMENTS = {
     "defer": "1",
     "kick": "1",
     "rate": "1",
+    "group": "a",
 }
 
 

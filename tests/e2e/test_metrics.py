@@ -47,7 +47,7 @@ def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text(
         '[[policy]]\ntopic = "full"\nmax_messages = 1\n[[policy]]\nchannel = "c"\nmax_attempts = 1\ndry_run = true\n'
-        "[[policy]]\nmax_in_flight = 1\n"
+        '[[policy]]\norder = "group"\nmax_in_flight = 1\n'
     )
     (tmp_path / "shared").mkdir()
     options = ("e2e-processing-latency-percentile=0.99", f"policy-file={policy}", f"remote=file://{tmp_path}/shared")

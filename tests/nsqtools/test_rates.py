@@ -50,6 +50,14 @@ def test_a_node_that_is_missing_marks_the_row_and_not_the_rates() -> None:
     assert row.document()["missing"] == ["b:1"]
 
 
+def test_held_messages_are_shown_if_there_are_any() -> None:
+    before, after = Poll(0.0, {"a": node(10)}), {"a": node(10, 9, held_count=5), "b": node(3, 2, held_count=1)}
+    row = row_between(before, Poll(1.0, after, missing=("c:1",)))
+    assert row.line().endswith(" 0  (held 6)  (without c:1)\n")
+    assert row.document()["held_count"] == 6
+    assert "held" not in row_between(before, Poll(1.0, {"a": node(10)})).line()
+
+
 def test_a_channel_in_what_nsqd_says() -> None:
     stats = {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": 3, "message_count": 9}]}]}
     assert counters_in(stats, "t", "c") == node(9, 3)

@@ -253,3 +253,11 @@ def test_since_when_a_limit_is_reached_is_told_by_our_clock() -> None:
     row = read_stats("n1:1", full, at=0.0, skew=30.0).topics["t"].channels["c"].row
     assert (row.max_in_flight, row.in_flight_full_since) == (3, 1_700_000_000 - 30.0)
     assert read(stats(max_in_flight=3)).topics["t"].channels["c"].row.in_flight_full_since is None
+
+
+def test_since_when_no_more_may_be_held_is_told_by_our_clock() -> None:
+    full = stats(held_count=50, group_count=3, held_full_since=1_700_000_000 * 10**9)
+    row = read_stats("n1:1", full, at=0.0, skew=30.0).topics["t"].channels["c"].row
+    assert (row.held_count, row.group_count, row.held_full_since) == (50, 3, 1_700_000_000 - 30.0)
+    row = read(stats()).topics["t"].channels["c"].row
+    assert (row.held_count, row.group_count, row.held_full_since) == (0, 0, None)

@@ -15,6 +15,8 @@ from nsqd.stats.json import stats_json
 from nsqd.stats.memory import MemorySnapshot
 from nsqd.stats.prometheus import nsqd_metrics
 from nsqd.stats.statsd import StatsdLines
+from nsqd.stats.text import stats_text
+from tests.nsqd.broker.grouping import Grouped
 from tests.support.node import Node
 
 MEMORY = MemorySnapshot(heap_objects=1, heap_in_use_bytes=1, gc_total_runs=1)
@@ -75,6 +77,54 @@ def test_the_time_for_which_a_limit_is_reached_is_a_metric(node: Node, ago: int 
     line = f'nsqd_channel_in_flight_full_seconds{{topic="t",channel="c"}} {seconds}\n'
     assert line in metrics(max_in_flight=3, in_flight_full_since=since)
     assert "nsqd_channel_in_flight_full_seconds{" not in metrics()
+
+
+def outputs(it: Grouped) -> str:
+    """Return what a push to statsd, /metrics and both forms of /stats say of the channel."""
+    snapshot = stats.snapshot(it.node.broker)
+    topics = snapshot.topics or ()
+    metrics = exposition(nsqd_metrics(it.node.broker, topics, MEMORY, waiting=0, policy_error="", policy_is_copy=False))
+    text = stats_text(snapshot, None, version="1", timestamp=it.node.broker.turn.timestamp)
+    pushed = StatsdLines("", exclude_ephemeral=False).lines(snapshot, None)
+    samples = [line for line in metrics.decode().splitlines() if not line.startswith("#")]
+    return "\n".join([b"".join(stats_json(snapshot, None, version="1")).decode(), *samples, *text, *pushed])
+
+
+def test_held_messages_and_groups_are_shown_of_channels_with_such_rules_only() -> None:
+    it = Grouped(order="group", max_held=2)
+    consumer = it.consumer()
+    it.publish("a1 a2 b1 a3 b2 b3")
+    shown = outputs(it)
+    assert it.got(consumer) == "a1 b1"
+    since = it.node.broker.turn.timestamp
+    assert '"held_count":2,"group_count":2' in shown
+    assert f'"held_full_since":{since}' in shown
+    assert " held: 2, full for 0s groups: 2" in shown
+    assert 'nsqd_channel_held{topic="t",channel="c"} 2' in shown
+    assert 'nsqd_channel_groups{topic="t",channel="c"} 2' in shown
+    it.node.pass_time(2.5)
+    assert 'nsqd_channel_held_full_seconds{topic="t",channel="c"} 2.5' in outputs(it)
+    assert it.drain(consumer, "a1 b1") == "a2 b2 a3 b3"
+    shown = outputs(it)
+    assert 'nsqd_channel_held_full_seconds{topic="t",channel="c"} 0' in shown
+    assert "topic.t.channel.c.held_count:0|g" in shown  # a gauge of statsd falls to 0 again
+    assert " held: 0 groups: 0" in shown
+    assert "held_full_since" not in shown
+    it.follow()
+    assert "held" not in outputs(it)
+    assert "group" not in outputs(it)
+
+
+def test_messages_that_rules_have_left_held_are_shown_until_they_are_delivered() -> None:
+    it = Grouped(order="group")
+    consumer = it.consumer(ready=1)
+    it.publish("a1 a2 a3")
+    it.node.consumer(channel="c", ready=1)
+    assert '"held_count":2,"group_count":1' in outputs(it)
+    it.follow()
+    assert it.real.held_count
+    it.drain(consumer, it.got(consumer))
+    assert "group_count" not in outputs(it)
 
 
 @pytest.mark.parametrize("name", OF_TOPICS)

@@ -22,16 +22,18 @@ from unittest.mock import Mock
 import pytest
 
 from bench.turns.cases import CASES, MPUB, Case, missing
-from bench.turns.filling import CHANNEL, KEY, LATER
+from bench.turns.filling import CHANNEL, GROUPED, KEY, LATER
 from nsqcommon import slices
 from nsqcommon.version import suite_version
 from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.rules import ChannelRules
 from nsqd.http import HistoryReads
 from tests.nsqd.http.conftest import Nsqd
 from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_stats import CLIENT
 from tests.support import asgi
+from tests.support.given_rules import GivenRules
 from tests.support.leasing import bounds
 
 COUNT: Final = 24_000
@@ -98,6 +100,21 @@ class Walked(Nsqd):
             self.post(f"/bury?{self.at}", "\n".join(self.ids[start : start + 1_000]).encode())
         assert len(self.topic.channels[CHANNEL].buried_queue.buried) == self.count
 
+    def group(self) -> None:
+        self.broker.turn.rules = GivenRules(ChannelRules(max_in_flight_per_group=1))
+        self.broker.rules_changed(["t"])
+        body = b"".join([GROUPED[number % len(GROUPED)] for number in range(self.count)])
+        assert self.post("/hmpub?topic=t", self.count.to_bytes(4, "big") + body).status == 200
+        consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+        consumer.ready_count = 2 * len(GROUPED)
+        channel = self.topic.channels[CHANNEL]
+        channel.join(consumer)
+        while channel.ledger.held.total < self.count - len(GROUPED):
+            consumer.unsent_bytes = 0
+            self.broker.turn.now += 0.001
+            channel.schedule_delivery()
+            self.turn.finish()
+
     def request(self, case: Case) -> tuple[str, str, bytes, dict[str, str]]:
         known = {"topic": "t", "ids": "&".join(f"id={it}" for it in self.ids[:100]) or "sequence=7", "kick": "1"}
         body = (
@@ -122,6 +139,7 @@ STATES: Final[Mapping[str, Callable[[Walked], None]]] = {
     "retries": Walked.retry,
     "in_flight": Walked.deliver,
     "buried": Walked.bury,
+    "grouped": Walked.group,
 }
 
 

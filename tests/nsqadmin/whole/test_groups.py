@@ -1,0 +1,62 @@
+"""The groups of a channel's messages in nsqadmin: two nodes with rules about groups, and one without."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+from nsqcommon.wire import commands
+from nsqcommon.wire.headers import encode_headers
+from tests.nsqadmin.whole.test_policy import a_cluster
+from tests.support.cluster import name_of
+from tests.support.process import Nsqd, eventually, needs_module
+
+needs_module("starlette")
+needs_module("jinja2")
+
+RULES = '[[policy]]\ntopic = "t"\nchannel = "*"\norder = "group"\nmax_held = 3\n'
+HTML = "<b>&é"
+
+
+def fill(node: Nsqd, *groups: str) -> None:
+    node.post("/topic/create?topic=t")
+    node.post("/channel/create?topic=t&channel=c")
+    messages = [(encode_headers({"nsq-group": group}), b"x") for group in groups]
+    node.post("/hmpub?topic=t", commands.hmpub("t", messages).partition(b"\n")[2][4:])
+    node.post("/sub?topic=t&channel=c&max=9")
+
+
+def rows(page: str) -> list[list[str]]:
+    """Return the cells of the table with groups, as text."""
+    body = page.partition('data-live="groups-rows"')[2].partition("</tbody>")[0]
+    return [
+        [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", it, re.DOTALL)]
+        for it in body.split("<tr")[1:]
+    ]
+
+
+def test_the_largest_groups_of_all_nodes_are_shown_and_found_by_name(tmp_path: Path) -> None:
+    with a_cluster(tmp_path, RULES, RULES, "") as it:
+        one, two, other = it.nodes
+        fill(one, "acme", "acme", "acme", HTML, HTML, "acme")  # the last one finds no room
+        fill(two, "acme", "acme")
+        fill(other, "acme")
+        found = eventually(lambda: it.findings("D36"))
+        assert found[0]["verdict"].startswith("max_held is reached on 1 of 3 nodes")
+        eventually(lambda: it.admin.json("GET", "/api/v2/topics/t/c").json["held_count"] == 4)
+        assert '<a href="/topics/t/c?tab=groups">' in it.page("/topics/t/c")
+        page = it.page("/topics/t/c?tab=groups")
+        assert "4 messages held on the nodes that answer (2 of 3)" in page
+        assert "Not looked at yet, so in no row: 1 message." in page
+        assert f"Without rules about groups: {name_of(other)}" in page
+        acme, html = rows(it.admin.http("GET", "/topics/t/c?tab=groups").body.decode().replace("<wbr>", ""))
+        assert acme[:4] == ["acme", "3", "0", "2"]
+        assert acme[4].endswith(" ago")
+        assert html[:4] == ["&lt;b&gt;&amp;é", "1", "0", "1"]
+        only = rows(it.page(f"/topics/t/c?tab=groups&name={quote('&é')}"))
+        assert len(only) == 1
+        none = it.page("/topics/t/c?tab=groups&name=nobody")
+        assert "No group with this text in its name" in none
+        two.stop()
+        eventually(lambda: "is not included: it does not answer" in it.page("/topics/t/c?tab=groups"))
