@@ -798,7 +798,8 @@ class Groups:
         while queue is not None and queue.first not in held and passed < _PASSED_FOR_A_ROW:
             queue = self._pop_held(group, queue)
             passed += 1
-        self._look_at(group)
+        if self._groups.get(group.name) is group:  # it may be forgotten by now, and there may be a new one of its name
+            self._look_at(group)
         oldest, weight = queue.first if queue is not None else -1, self._weights.get(group.name, 1)
         return GroupSnapshot(group.name, _held_by(group), group.known, group.in_flight, oldest, weight)
 

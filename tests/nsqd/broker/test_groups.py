@@ -126,6 +126,27 @@ def test_the_largest_groups_are_listed() -> None:
     assert [found.name for found in largest(it)] == [b"b", b"a", b"c"]
 
 
+def test_listing_a_group_that_has_gone_meanwhile_forgets_no_new_one_of_its_name() -> None:
+    it = Grouped(**ORDER)
+    client = it.consumer(1)
+    it.publish("a1")
+    assert it.got(client) == "a1"
+    others = [it.consumer(2_500) for _ in range(3)]
+    it.publish(" ".join(chr(0x4E00 + number) for number in range(6_000)))
+    listing = it.groups.largest(10_000)
+    assert next(listing) is None
+    it.finish(client, "a1")
+    for other in others:
+        other.say(b"RDY 0\n")
+    it.publish("a2")
+    assert it.got(client) == "a2"
+    *_, found = listing
+    assert found
+    others[0].say(b"RDY 2500\n")
+    it.publish("a3")
+    assert it.held() == it.of("a3")
+
+
 def test_a_bad_group_counts_as_none_and_is_counted() -> None:
     it = Grouped(max_in_flight_per_group=1)
     client = it.consumer()
