@@ -46,6 +46,7 @@ class GroupAction:
         "_channel",
         "_end",
         "_groups",
+        "_handled",
         "_is_listed",
         "_leaves_queue",
         "_name",
@@ -95,6 +96,7 @@ class GroupAction:
             "cancel": self._cancel,
             "due": lambda found: self._move(found, delay_ms),
         }[verb]
+        self._handled = BitMap64()  # a message may be found where we have moved it to
         assert channel.groups is not None
         self._begin(channel.groups)
         queue = channel.groups.queue_of(group)
@@ -112,6 +114,7 @@ class GroupAction:
         if not self._wants_deferred_only:
             self._candidates |= ledger.retries.among(all_of_them) | ledger.held.among(groups.unsorted & all_of_them)
             self._candidates |= ledger.ahead_among(bitmap_of(ledger.cursor, self._end))
+        self._candidates -= self._handled
 
     @property
     def in_flight(self) -> int:
@@ -129,12 +132,20 @@ class GroupAction:
             self._begin(groups)
         found: list[tuple[int, int, int]] = []
         left = self._look_into_queue(found, SLICE)
+        self._candidates -= self._note(found)  # some were ahead of the cursor when we began, and have been held since
         if not self.waits and left:
             self._look_at_candidates(found, left)
         if found:
             self.acted += self._act(found)
+            self._note(found)
         self._groups.look_at(self._name)
         self.is_over = not (self.waits or self._candidates or self._has_queue)
+
+    def _note(self, found: list[tuple[int, int, int]]) -> BitMap64:
+        """Note that these are dealt with. Return them as a bitmap."""
+        handled = BitMap64([sequence for sequence, _, _ in found])
+        self._handled |= handled
+        return handled
 
     @property
     def is_gone(self) -> bool:
@@ -179,8 +190,7 @@ class GroupAction:
             return
         batch: Batch | None = None
         stop = piece.max() + 1
-        # Since we began, some may have been held, and be among what we have found in the queue.
-        for sequence in ledger.waiting_among(piece) - BitMap64([sequence for sequence, _, _ in found]):
+        for sequence in ledger.waiting_among(piece):
             name, message_id = groups.name_of(sequence), 0
             if name is None or (self._needs_ids and name == self._name):
                 batch = self._batch(sequence, batch)
