@@ -434,6 +434,11 @@ class Groups:
         return not (self.unsorted or (ledger.ahead > ledger.held.total and self.room))
 
     @property
+    def may_deliver(self) -> bool:
+        """Whether a message may come before a consumer answers: one that may go, or that the log is reading."""
+        return bool(self._ring or self._aside or self._to_learn or self._unknown) or not self.has_sorted_all
+
+    @property
     def available(self) -> int:
         """About how many messages can be delivered now: ahead of the cursor, unsorted, or of groups on the ring."""
         ledger = self._ledger

@@ -151,6 +151,8 @@ class LeasePoll:
         channel = self._poller.channel
         if channel.paused or not channel.depth or channel.policy.is_full(len(channel.in_flight)):
             return False
+        if channel.groups is not None and not channel.groups.may_deliver:
+            return False
         return not self.count and self._poller.is_served(self)
 
     def take(self) -> list[bytes]:

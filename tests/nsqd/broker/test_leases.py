@@ -7,12 +7,14 @@ from types import FrameType
 
 import pytest
 
+from nsqcommon.wire.commands import fin
 from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
 from nsqd.broker.http_consumers import HttpCaller, LeasePoll, StreamingConsumer, ids_in
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.leases import LINGER, Leases, TooMany
 from nsqd.broker.rules import BackoffRule, ChannelRules
+from tests.nsqd.broker.grouping import ORDER, Grouped
 from tests.nsqd.looks import Looks
 from tests.support.given_rules import GivenRules
 from tests.support.leasing import bounds
@@ -533,3 +535,19 @@ def test_a_stream_that_does_not_take_gets_no_more_than_a_megabyte() -> None:
     assert 1000 <= desk.node.channel().in_flight_count < 1200
     desk.sent(streamer)
     assert len(desk.sent(streamer)) > 0
+
+
+def test_a_poll_waits_for_the_disk_only_if_a_group_may_have_a_message() -> None:
+    """Otherwise each poll without `wait=` would take as long as the longest read while all messages are held."""
+    it = Grouped(**ORDER)
+    consumer = it.consumer(1)
+    it.publish("a1 a2")
+    assert it.got(consumer) == "a1"
+    poll = Leases(it.node.broker.turn, bounds(), on_first_consumer=lambda: None).poll(it.real, ANA, most=1, lease=60.0)
+    it.node.turn()
+    assert (poll.count, poll.may_get_more_soon) == (0, False)
+    it.node.store.logs["t"].evict()
+    consumer.say(b"RDY 0\n" + fin(it.ids["a1"]))
+    assert (poll.count, poll.may_get_more_soon) == (0, True)
+    it.node.load()
+    assert poll.count == 1
