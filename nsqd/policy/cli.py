@@ -25,13 +25,15 @@ INVALID: Final = 1
 NOT_READ: Final = 2
 
 _MOST_NODES: Final = 1_000_000  # more are a slip, and would take memory
+_OF_EACH_NODE: Final = ("max_in_flight", "max_in_flight_per_group")  # limits that each node applies by itself
 
 _ABOUT: Final = """\
 Checks a policy file without a running nsqd. Prints every mistake with the line of its entry, and warns of rules that
 are valid but dangerous.
 With --topic, prints the keys that apply to the topic, and the line of the entry each one comes from.
 With --channel as well, also prints those of the channel.
-With --nodes, says what max_in_flight, which each node applies by itself, allows on that many nodes together.
+With --nodes, says what max_in_flight and max_in_flight_per_group, which each node applies by itself, allow on that many
+nodes together.
 """
 
 _STATUS: Final = """\
@@ -111,7 +113,7 @@ def _explain(policies: Policies, asked: CheckOptions, out: TextIO) -> None:
         out.write(f"{title}\n")
         for key, it in keys.items():
             setting = f"{key} = {json.dumps(it.value)}"
-            words = f"; {_over_nodes(it.value, asked.nodes)}" if key == "max_in_flight" else ""
+            words = f"; {_over_nodes(it.value, asked.nodes)}" if key in _OF_EACH_NODE else ""
             out.write(f"  {setting:<40} line {it.line}{', dry run' if it.is_dry else ''}{words}\n")
         if not keys:
             out.write("  no rules: NSQ's behavior and the options apply\n")

@@ -101,10 +101,13 @@ def test_wrong_arguments(path: Path, arguments: list[str], capsys: pytest.Captur
         (["--nodes=3"], "3 on each node, up to 9 on three nodes"),
     ],
 )
-def test_a_limit_of_each_node_says_what_it_is_on_several(path: Path, arguments: list[str], words: str) -> None:
-    path.write_text("[[policy]]\nmax_in_flight = 3\n")
+@pytest.mark.parametrize("key", ["max_in_flight", "max_in_flight_per_group"])
+def test_a_limit_of_each_node_says_what_it_is_on_several(
+    path: Path, key: str, arguments: list[str], words: str
+) -> None:
+    path.write_text(f"[[policy]]\n{key} = 3\n")
     status, out, _ = check(path, "--topic=t", "--channel=c", *arguments)
-    assert (status, out.splitlines()[-1]) == (VALID, f"  max_in_flight = 3                        line 1; {words}")
+    assert (status, out.splitlines()[-1]) == (VALID, f"  {key + ' = 3':<40} line 1; {words}")
 
 
 def test_a_rule_that_one_may_regret_is_warned_of(path: Path) -> None:
