@@ -314,7 +314,7 @@ class ChannelNode(ChannelNumbers):
     oldest_at: float | None = None  # publish time of its oldest waiting message, if the node reports it (ours does)
     paused_why: str = ""  # if it has paused itself
     in_flight_full_since: float | None = None  # when max_in_flight was reached; None: it isn't
-    group_count: int = 0  # groups with messages that are held, wait again or are in flight
+    group_count: int | None = None  # groups with messages that are held, wait again or are in flight; None: no rules
     held_full_since: float | None = None  # when max_held was reached; None: it isn't
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
@@ -366,9 +366,14 @@ class Channel(ChannelNumbers):
         return next((row.paused_why for row in self.nodes if row.paused_why), "")
 
     @property
+    def has_groups(self) -> bool:
+        """Whether a node has rules about groups, or has had some and still holds messages."""
+        return any(row.group_count is not None or row.held_count for row in self.nodes)
+
+    @property
     def group_count(self) -> int:
         """The greatest number of groups on a node. Nodes may share groups, so their sum would be too high."""
-        return max((row.group_count for row in self.nodes), default=0)
+        return max((row.group_count or 0 for row in self.nodes), default=0)
 
     @property
     def utilisation(self) -> float | None:

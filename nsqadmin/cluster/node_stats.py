@@ -316,7 +316,7 @@ class _TopicReader:
             oldest_at=_moment(raw.get("oldest_timestamp"), self.skew),
             paused_why=text(raw.get("paused_why")),
             in_flight_full_since=_moment(raw.get("in_flight_full_since"), self.skew),
-            group_count=whole(raw.get("group_count")) or 0,
+            group_count=whole(raw.get("group_count")),
             held_full_since=_moment(raw.get("held_full_since"), self.skew),
             policy_counts=read_counts(raw.get("policy_counts")),
             expires_at=_moment(raw.get("expires_at"), self.skew),

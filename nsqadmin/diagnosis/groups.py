@@ -30,7 +30,7 @@ def full_of_held(channel: Channel, case: Case) -> Iterator[Finding]:
         "/channel/groups of nsqd), and find out why their messages are not finished: you can bury or defer all that waits "
         "of one group. If they only are many, raise max_held in the policy file.",
         number("held", sum(row.held_count for row in full)),
-        number("groups", sum(row.group_count for row in full)),
+        number("groups", sum(row.group_count or 0 for row in full)),
         number("waiting", channel.depth),
         age("for", max(now - (row.held_full_since or now) for row in full)),
         say("reached on", ", ".join(row.node for row in full)),

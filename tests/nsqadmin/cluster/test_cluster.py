@@ -12,6 +12,7 @@ from nsqadmin.cluster.node_stats import NodeAnswer, read_stats
 from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.upstream.discovery import Announced, merged_nodes, producers_in, read_info
 from nsqadmin.upstream.slices import at_once
+from tests.support.picture import channel
 
 
 def producers(document: Any) -> list[Announced]:
@@ -260,4 +261,15 @@ def test_since_when_no_more_may_be_held_is_told_by_our_clock() -> None:
     row = read_stats("n1:1", full, at=0.0, skew=30.0).topics["t"].channels["c"].row
     assert (row.held_count, row.group_count, row.held_full_since) == (50, 3, 1_700_000_000 - 30.0)
     row = read(stats()).topics["t"].channels["c"].row
-    assert (row.held_count, row.group_count, row.held_full_since) == (0, 0, None)
+    assert (row.held_count, row.group_count, row.held_full_since) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "has_groups"),
+    [({}, False), ({"held_count": 0, "group_count": 0}, True), ({"held_count": 2}, True)],
+)
+def test_a_channel_has_groups_with_rules_about_them_or_while_former_ones_hold_messages(
+    numbers: dict[str, int], *, has_groups: bool
+) -> None:
+    row = read(stats(**numbers)).topics["t"].channels["c"].row
+    assert channel(row).has_groups == has_groups
