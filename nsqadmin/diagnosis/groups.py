@@ -26,9 +26,9 @@ def full_of_held(channel: Channel, case: Case) -> Iterator[Finding]:
         "D36",
         Severity.PROBLEM,
         f"max_held is reached{where}: new messages of all groups wait behind the held ones",
-        "Messages are held because others of their groups are in flight or have failed. See which groups hold most (GET "
-        "/channel/groups of nsqd), and find out why their messages are not finished: you can bury or defer all that waits "
-        "of one group. If they only are many, raise max_held in the policy file.",
+        "Messages are held because others of their groups are in flight or have failed. The tab Groups names the groups "
+        "that hold most: find out why their messages are not finished. There you can move or bury all that waits of one "
+        "group. If they only are many, raise max_held in the policy file.",
         number("held", sum(row.held_count for row in full)),
         number("groups", sum(row.group_count or 0 for row in full)),
         number("waiting", channel.depth),

@@ -115,7 +115,7 @@ class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
         what = f"{numbers.several(self.count, 'deferred message')} of {self.topic}/{self.channel}"
         if self.wanted.verb is RecallVerb.CANCEL:
             return f"Cancel {what}"
-        return f"Move {what}" if self.wanted.delay is None else f"Make {what} due {in_words(self.wanted)}"
+        return f"Move {what}" if self.wanted.delay is None else f"Make {what} due {in_words(self.wanted.delay)}"
 
     @property
     def must_type(self) -> str:
@@ -140,13 +140,13 @@ class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
         is_cancel, done = self.wanted.verb is RecallVerb.CANCEL, sum(it.done for it in results)
         text = f"{'cancelled' if is_cancel else 'made'} {done:,} of {self.count + sum(it.last_known for it in self.left_out):,}"
         text += f" deferred messages of {self.topic}/{self.channel}"
-        text += "" if is_cancel else f" due {in_words(self.wanted)}"
+        text += "" if is_cancel else f" due {in_words(self.wanted.delay)}"
         left_out = ", ".join(it.node for it in self.left_out)
         return f"{text}; not asked: {left_out}" if left_out else text
 
     def outcome(self, results: Sequence[Recalled]) -> str:
         words = numbers.several(sum(it.done for it in results), "message").capitalize()
-        words += " cancelled" if self.wanted.verb is RecallVerb.CANCEL else f" made due {in_words(self.wanted)}"
+        words += " cancelled" if self.wanted.verb is RecallVerb.CANCEL else f" made due {in_words(self.wanted.delay)}"
         if in_flight := sum(it.in_flight for it in results):
             words += f"; {in_flight:,} left as they are, as a consumer has them"
         gone = sum(it.gone for it in results)
@@ -172,8 +172,8 @@ def chosen_of(page: ListPage[Deferral]) -> Chosen:
     return Chosen(selection=found, by_filter=True, remarks=tuple(remarks))
 
 
-def in_words(wanted: RecallWanted) -> str:
-    return f"in {numbers.duration(wanted.delay)}" if wanted.delay else "now"
+def in_words(delay: float | None) -> str:
+    return f"in {numbers.duration(delay)}" if delay else "now"
 
 
 def parse_when(text: str, now: float) -> float:

@@ -112,8 +112,16 @@ class SelectionPlan(ABC, Generic[S, R]):
 
     @property
     def must_type(self) -> str:
-        """The number that the user has to type as a confirmation; empty: none."""
+        """The number that the user has to type as a confirmation, or the name; empty: none."""
         return ""
+
+    @property
+    def to_type(self) -> str:
+        """What `must_type` is."""
+        return "the number of messages"
+
+    def is_confirmed_by(self, typed: str) -> bool:
+        return not self.must_type or typed.replace(",", "") == self.must_type
 
     # Carrying out
 
@@ -158,6 +166,10 @@ class SelectionPlan(ABC, Generic[S, R]):
 
     def kicks(self, results: Sequence[R]) -> tuple[str, ...]:
         """Return the kicks that can be undone, each as NUMBER@NODE."""
+        return ()
+
+    def burials(self, results: Sequence[R]) -> tuple[str, ...]:
+        """Return the burials that can be undone, each as REASON@NODE."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Actions on a user's selection of buried or deferred messages: the plan to confirm, and carrying it out.
+"""Actions on a user's selection of buried or deferred messages, or on a group: the plan to confirm, and carrying it out.
 
 A kind's class here reads its forms; nsqadmin/messages/*_actions.py has the actions.
 """
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from nsqadmin.access import Right
 from nsqadmin.http.app import Handler, Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
-from nsqadmin.messages import buried_actions, deferred_actions
+from nsqadmin.messages import buried_actions, deferred_actions, group_actions
 from nsqadmin.messages.buried_actions import DEFAULT_RATE, Verb, Wanted, parse_picks, parse_rate, stop_plan, undo_plan
 from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, parse_when
 from nsqadmin.messages.endpoints import MOST_BODY, filter_of, selection_of
+from nsqadmin.messages.group_actions import GroupVerb, GroupWanted, parse_group, plan_group, undo_bury_plan
 from nsqadmin.messages.lists import BadRequest
 from nsqadmin.pages.error import refusal_page
 from nsqadmin.pages.selection_receipt import receipt
+from nsqadmin.parts.channel_groups import ask_groups
 from nsqadmin.parts.messages import messages_of
 from nsqadmin.parts.progress import with_progress
 from nsqcommon.http_api import HttpError
@@ -46,10 +48,12 @@ def routes(services: Services, painter: Painter) -> list[Route]:
     pages = _SelectionPlanPages(services, painter)
     buried = {f"/actions/{it.name}": _BuriedForm(verb) for verb, it in buried_actions.VERBS.items()}
     deferred = {f"/actions/{it.name}": _DeferredForm(verb) for verb, it in deferred_actions.VERBS.items()}
-    handlers = [("GET", path, partial(pages.act, form)) for path, form in buried.items()]
-    handlers += [("POST", path, partial(pages.act, form)) for path, form in (buried | deferred).items()]
+    groups = {f"/actions/{it.name}": _GroupForm(verb, services, painter) for verb, it in group_actions.VERBS.items()}
+    handlers = [("GET", path, partial(pages.act, form)) for path, form in (buried | groups).items()]
+    handlers += [("POST", path, partial(pages.act, form)) for path, form in (buried | deferred | groups).items()]
     handlers += [("POST", f"/actions/{buried_actions.STOP.name}", partial(pages.at_once, _stop))]
     handlers += [("POST", f"/actions/{buried_actions.UNDO.name}", partial(pages.at_once, _undo))]
+    handlers += [("POST", f"/actions/{group_actions.UNDO.name}", partial(pages.at_once, _undo_bury))]
     return [Route(method, path, partial(pages._tried, handler)) for method, path, handler in handlers]
 
 
@@ -79,9 +83,9 @@ class _SelectionPlanPages:
         # There can be so many deferred messages that the form for their plan is a POST, too.
         is_confirmed = is_post and (form.kind == "buried" or first_of(values, "confirmed") == "yes")
         if is_confirmed and not problem:
-            if not plan.must_type or first_of(values, "typed").replace(",", "") == plan.must_type:
+            if plan.is_confirmed_by(first_of(values, "typed")):
                 return await self._done(request, form.selections(messages), plan, form.kind)
-            problem = f"type the number of messages, {plan.must_type}, to go on"
+            problem = f"type {plan.to_type}, {plan.must_type}, to go on"
         return await self._plan_page(request, form, plan, values, problem)
 
     async def at_once(
@@ -139,6 +143,10 @@ def _undo(channel: Channel, values: Values) -> SelectionPlan[Any, Any]:
     return undo_plan(channel, values.get("kick", ()))
 
 
+def _undo_bury(channel: Channel, values: Values) -> SelectionPlan[Any, Any]:
+    return undo_bury_plan(channel, values.get("burial", ()))
+
+
 class _BuriedForm:
     """Messages by id, or all with a burial reason."""
 
@@ -188,12 +196,7 @@ class _DeferredForm:
         self, request: Request, messages: Messages, channel: Channel, values: Values
     ) -> tuple[SelectionPlan[Any, Any], str]:
         chosen = await self._chosen(request, messages, channel, values)
-        when, problem, delay = first_of(values, "when"), "", None
-        if self._verb is RecallVerb.DUE and (when or first_of(values, "confirmed") == "yes"):
-            try:
-                delay = parse_when(when, time())
-            except BadRequest as error:
-                problem = str(error)
+        when, delay, problem = _when(values) if self._verb is RecallVerb.DUE else ("", None, "")
         wanted = RecallWanted(verb=self._verb, when=when, delay=delay)
         return await messages.deferred.plan(channel, chosen, wanted), problem
 
@@ -215,7 +218,44 @@ class _DeferredForm:
         return {"is_all": "all" in values, "wanted": first_of(values, "filter")}
 
 
-_Form = _BuriedForm | _DeferredForm
+class _GroupForm:
+    """All that waits of a group."""
+
+    kind = "groups"
+
+    def __init__(self, verb: GroupVerb, services: Services, painter: Painter) -> None:
+        self._verb = verb
+        self._services = services
+        self._painter = painter
+
+    def selections(self, messages: Messages) -> Selections[Any, Any]:
+        return messages.buried
+
+    async def planned(
+        self, request: Request, messages: Messages, channel: Channel, values: Values
+    ) -> tuple[SelectionPlan[Any, Any], str]:
+        require(request, Right.PAYLOAD, channel.topic)  # or a plan would tell whether there is such a group
+        group = parse_group(first_of(values, "group"))
+        when, delay, problem = _when(values) if self._verb is GroupVerb.DUE else ("", None, "")
+        told = await ask_groups(self._services, await self._painter.picture(request), channel, group)
+        return plan_group(channel, told, GroupWanted(verb=self._verb, group=group, when=when, delay=delay)), problem
+
+    def shown(self, plan: Any, values: Values) -> dict[str, Any]:
+        return {}
+
+
+_Form = _BuriedForm | _DeferredForm | _GroupForm
+
+
+def _when(values: Values) -> tuple[str, float | None, str]:
+    """Return when messages should be due, as typed, in how many seconds that is, if chosen already, and what is wrong."""
+    when = first_of(values, "when")
+    if not when and first_of(values, "confirmed") != "yes":
+        return "", None, ""
+    try:
+        return when, parse_when(when, time()), ""
+    except BadRequest as error:
+        return when, None, str(error)
 
 
 def first_of(values: Values, name: str) -> str:

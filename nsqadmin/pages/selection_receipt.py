@@ -1,4 +1,4 @@
-"""The result of an action on buried or deferred messages, node by node."""
+"""The result of an action on buried or deferred messages, or on a group, node by node."""
 
 from __future__ import annotations
 
@@ -29,5 +29,6 @@ async def receipt(
         summary=plan.receipt(results),
         at_work=plan.at_work(results),
         kicks=plan.kicks(results),
+        burials=plan.burials(results),
         done=painter.links.channel(plan.topic, plan.channel, tab=kind),
     )

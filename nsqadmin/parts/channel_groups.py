@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.access import Right
 from nsqadmin.cluster.message_groups import MessageGroup, NodeGroups, is_cut, merged_groups
 from nsqadmin.http.responses import identity_of
+from nsqadmin.messages.group_actions import VERBS
 from nsqadmin.messages.masking import MASK
 from nsqadmin.parts.messages import NO_CLUSTER
+from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Channel, Snapshot
+    from nsqadmin.messages.selection_plan import SelectionAction
     from nsqadmin.services import Services
 
 _MOST_ROWS: Final = 100
@@ -47,6 +50,10 @@ class GroupsShown:
         return max((it.groups for it in self.told), default=0)
 
     @property
+    def actions(self) -> tuple[SelectionAction, ...]:
+        return tuple(VERBS.values())
+
+    @property
     def unlooked(self) -> int:
         """Waiting messages that are in no row."""
         return sum(it.ahead + it.unsorted for it in self.told)
@@ -59,9 +66,15 @@ async def groups_of(services: Services, request: Request, snapshot: Snapshot, ch
     name = request.query_params.get("name", "").strip()[:_LONGEST_SEARCH]
     if identity.why_not(Right.PAYLOAD, channel.topic):
         name = ""  # a search would tell the names letter by letter
+    return groups_shown(await ask_groups(services, snapshot, channel, name), name, identity, channel.topic)
+
+
+async def ask_groups(services: Services, snapshot: Snapshot, channel: Channel, name: str) -> tuple[NodeGroups, ...]:
+    """Return the largest groups of each of the channel's nodes with `name` in their names. Raises a 404 for a snapshot."""
+    if services.groups is None:
+        raise HttpError(404, "NO_CLUSTER", details={"reason": NO_CLUSTER})
     nodes = [node for row in channel.nodes if (node := snapshot.node(row.node)) is not None]
-    found = await run_trio(services.groups.ask, nodes, channel.topic, channel.name, name)
-    return groups_shown(found, name, identity, channel.topic)
+    return await run_trio(services.groups.ask, nodes, channel.topic, channel.name, name)
 
 
 def groups_shown(found: Sequence[NodeGroups], name: str, identity: Identity, topic: str) -> GroupsShown:

@@ -6,7 +6,7 @@ from typing import Final
 
 from nsqadmin.access import Right
 from nsqadmin.actions.plan import Action, Kind
-from nsqadmin.messages import buried_actions, deferred_actions
+from nsqadmin.messages import buried_actions, deferred_actions, group_actions
 
 ACTION_WORDS: Final = {
     Kind.CREATE_TOPIC: "Create topic…",
@@ -33,7 +33,7 @@ _OTHERS: Final = {
     "delete_topics": Right.ADMIN,
     "forget_node": Right.ADMIN,
     "drain_node": Right.ADMIN,
-    **{it.name: it.right for it in (*buried_actions.ACTIONS, *deferred_actions.ACTIONS)},
+    **{it.name: it.right for it in (*buried_actions.ACTIONS, *deferred_actions.ACTIONS, *group_actions.ACTIONS)},
 }
 
 

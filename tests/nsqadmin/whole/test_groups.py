@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 from urllib.parse import quote
 
 from nsqcommon.wire import commands
 from nsqcommon.wire.headers import encode_headers
-from tests.nsqadmin.whole.test_policy import a_cluster
+from tests.nsqadmin.whole.test_policy import Cluster, a_cluster
 from tests.support.cluster import name_of
 from tests.support.process import Nsqd, eventually, needs_module
 
@@ -36,6 +37,37 @@ def rows(page: str) -> list[list[str]]:
     ]
 
 
+def act_on_a_group(it: Cluster, node: Nsqd) -> None:
+    """Bury what waits of a group, take that back, and cancel it."""
+
+    def post(action: str, more: str, status: int = 200) -> str:
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        form = f"topic=t&channel=c&{more}"
+        answer = it.admin.http("POST", f"/actions/{action}", form.encode(), headers=headers)
+        assert answer.status == status, answer
+        return unescape(answer.body.decode())
+
+    def held() -> tuple[int, int]:
+        channel = node.channel("t", "c")
+        return channel["held_count"], channel.get("buried_count", 0)
+
+    plan = it.page("/actions/bury_group?topic=t&channel=c&group=acme")
+    assert "Bury what waits of the group acme in t/c" in plan
+    assert held() == (3, 0)
+    receipt = post("bury_group", "group=acme&confirmed=yes")
+    assert "4 messages buried; 2 left as they are, as a consumer has them" in receipt
+    (burial,) = re.findall(rf'name="burial" value="([^"]*@{re.escape(name_of(node))})"', receipt)
+    assert held() == (1, 3)
+    assert "3 messages wait again" in post("undo_bury_group", f"burial={quote(burial)}")
+    assert held() == (1, 0)
+    assert "Type <code>acme</code>, the name of the group" in post("cancel_group", "group=acme")
+    post("cancel_group", "group=acme&confirmed=yes&typed=acm", status=400)
+    assert "3 messages cancelled" in post("cancel_group", "group=acme&confirmed=yes&typed=acme")
+    assert held() == (1, 0)
+    activity = it.page("/activity")
+    assert "cancelled 3 messages of a group of t/c" in activity
+
+
 def test_the_largest_groups_of_all_nodes_are_shown_and_found_by_name(tmp_path: Path) -> None:
     with a_cluster(tmp_path, RULES, RULES, "") as it:
         one, two, other = it.nodes
@@ -58,5 +90,6 @@ def test_the_largest_groups_of_all_nodes_are_shown_and_found_by_name(tmp_path: P
         assert len(only) == 1
         none = it.page("/topics/t/c?tab=groups&name=nobody")
         assert "No group with this text in its name" in none
+        act_on_a_group(it, one)
         two.stop()
         eventually(lambda: "is not included: it does not answer" in it.page("/topics/t/c?tab=groups"))

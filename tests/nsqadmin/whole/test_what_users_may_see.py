@@ -290,7 +290,18 @@ def routes() -> list[tuple[str, str]]:
 
 
 BOTH: Final = (("orders", "c"), (HIDDEN, HIDDEN_CHANNEL))
-TABS: Final = ("overview", "channels", "consumers", "producers", "nodes", "messages", "deferred", "buried", "policy")
+TABS: Final = (
+    "overview",
+    "channels",
+    "consumers",
+    "producers",
+    "nodes",
+    "messages",
+    "deferred",
+    "buried",
+    "groups",
+    "policy",
+)
 KINDS: Final = (
     "create_topic", "create_channel", "delete_topic", "delete_channel", "empty_topic", "empty_channel", "pause_topic",
     "pause_channel", "unpause_topic", "unpause_channel", "tombstone_topic_producer", "seek_channel", "forget_reader",
@@ -331,6 +342,9 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {
     "/actions/replay": tuple(f"topic={t}&node={{node}}&first=0&end=3" for t, _ in BOTH),
     "/actions/kick_buried": tuple(f"topic={t}&channel={c}{{reason}}" for t, c in BOTH),
     "/actions/discard_buried": tuple(f"topic={t}&channel={c}{{reason}}" for t, c in BOTH),
+    "/actions/bury_group": tuple(f"topic={t}&channel={c}&group=acme" for t, c in BOTH),
+    "/actions/cancel_group": tuple(f"topic={t}&channel={c}&group=acme" for t, c in BOTH),
+    "/actions/move_group": tuple(f"topic={t}&channel={c}&group=acme" for t, c in BOTH),
 }
 # Routes that need not answer the administrator with 200, and why.
 REFUSED: Final = {
@@ -387,6 +401,10 @@ CHANGES: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("POST", "/actions/undo_kick"): tuple(f"{it}&kick=1@{{node}}" for it in _forms),
     ("POST", "/actions/cancel_deferred"): tuple(f"{it}&all=yes" for it in _forms),
     ("POST", "/actions/move_deferred"): tuple(f"{it}&all=yes&when=1h" for it in _forms),
+    ("POST", "/actions/bury_group"): tuple(f"{it}&group=acme&confirmed=yes" for it in _forms),
+    ("POST", "/actions/cancel_group"): tuple(f"{it}&group=acme&confirmed=yes&typed=acme" for it in _forms),
+    ("POST", "/actions/move_group"): tuple(f"{it}&group=acme&confirmed=yes&when=1h" for it in _forms),
+    ("POST", "/actions/undo_bury_group"): tuple(f"{it}&burial=why@{{node}}" for it in _forms),
     ("POST", "/incidents/{key}/mark"): ("do=mute&for=15m",),
 }
 
