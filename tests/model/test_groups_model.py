@@ -15,10 +15,11 @@ from unittest import TestCase
 
 from hypothesis import core, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from nsqcommon.wire.headers import NONE, encode_headers
 from nsqd.broker.channel import Channel
+from nsqd.broker.group_actions import GroupAction, GroupVerb
 from nsqd.broker.rules import BackoffRule
 from tests.model.reference import ChannelModel, Entry, Place, TopicModel
 from tests.model.test_broker_model import BACKOFF, LATE, LONG, OF_A_SEARCH, SOME, BrokerMachine
@@ -87,6 +88,36 @@ class GroupsMachine(BrokerMachine):
         self.crash(0, down=0.0, learns=False)
         self.subscribe("orders", "mail", ready=6, timeout=60.0, sample_rate=0)
         self.load()
+
+    @precondition(BrokerMachine.some_channel_with_a_past)
+    @rule(choice=SOME, group=st.sampled_from("abc"), verb=st.sampled_from(["bury", "cancel", "due"]))
+    def act_on_a_group(self, choice: int, group: str, verb: GroupVerb) -> None:
+        """Bury, cancel or defer what waits of a group, and nothing else."""
+        channels = [it for it in self._channels() if not it[1].keeps and it[2].groups is not None]
+        if not channels:
+            return
+        self._finish_turn()
+        self.every_message_is_in_one_place()
+        self._set_time()
+        topic, model, real = channels[choice % len(channels)]
+        waiting = [it for it in model.entries.values() if it.place in (Place.WAITING, Place.DEFERRED)]
+        waiting = [it for it in waiting if group_of(topic.published[it.sequence]) == group]
+        action = GroupAction(
+            self.broker.topics[topic.name], real, group.encode(), verb, delay_ms=5_000, who="ana", started_at=0
+        )
+        while not action.is_over:
+            action.step()
+            self.store.load(self.broker)
+        action.end()
+        assert action.acted == len(waiting)
+        for entry in waiting:
+            if verb == "bury":
+                model.bury(entry, self.now)
+            elif verb == "cancel":
+                model.discard(entry)
+            else:
+                entry.place, entry.due, entry.was_deferred = Place.DEFERRED, self.now + 5.0, True
+        self._step_done()
 
     def _headers(self, body: bytes) -> bytes:
         group = group_of(body)

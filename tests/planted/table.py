@@ -1143,6 +1143,48 @@ BUGS: Final = (
         ),
         ("groups model",),
     ),
+    # What operators do with a group
+    Bug(
+        "an action on a group is about all groups",
+        _EVERY_CHANNEL,
+        "nsqd/broker/group_actions.py",
+        (("            if name == self._name:\n", "            if name is not None:\n"),),
+        ("groups model", "broker"),
+    ),
+    Bug(
+        "an action on a group passes over deferred messages",
+        _BURIED,
+        "nsqd/broker/group_actions.py",
+        (("self._candidates = ledger.deferred.among(all_of_them)", "self._candidates = BitMap64()"),),
+        ("groups model", "broker"),
+    ),
+    Bug(
+        "a crash makes messages new again that were buried with their group",
+        _ONE_PLACE,
+        "nsqd/broker/operator_actions.py",
+        (("        ledger.record_skip(start, end)\n    channel.schedule_delivery()\n", "        pass\n"),),
+        ("groups model", "broker"),
+    ),
+    Bug(
+        "a message is held and buried, if its group was buried",
+        _ONE_PLACE,
+        "nsqd/broker/ledger.py",
+        (("        passed |= self.held.take_out(sequences)\n", "        passed |= self.held.among(sequences)\n"),),
+        ("groups model", "broker"),
+    ),
+    Bug(
+        "to list groups forgets one that has come back",
+        _GROUPS,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "        if self._groups.get(group.name) is group:  # it may be forgotten by now, and there may be a new one of its name\n"
+                "            self._look_at(group)\n",
+                "        self._look_at(group)\n",
+            ),
+        ),
+        ("broker",),
+    ),
     Bug(
         "a large group goes first although groups should share",
         _GROUPS,
