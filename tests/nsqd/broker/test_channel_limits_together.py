@@ -109,6 +109,7 @@ class Checked:
         elif step == "crash":
             self.places |= dict.fromkeys(flying, "again")
             self.it.crash()
+            self.ahead.clear()  # nothing records whose turn it is
             if number % 2:
                 self.it.node.store.logs["t"].cold_before = 0  # all is in memory already
             else:
