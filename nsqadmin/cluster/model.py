@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Final
 
 from nsqadmin.cluster.measures import ChannelNumbers, TopicNumbers, number
+from nsqadmin.cluster.message_groups import MessageGroup  # noqa: TC001 - from_json reads annotations at run time
 from nsqcommon.wire.names import is_ephemeral
 
 Counts = tuple[tuple[str, int], ...]  # by cause
@@ -316,6 +317,8 @@ class ChannelNode(ChannelNumbers):
     in_flight_full_since: float | None = None  # when max_in_flight was reached; None: it isn't
     group_count: int | None = None  # groups with messages that are held, wait again or are in flight; None: no rules
     held_full_since: float | None = None  # when max_held was reached; None: it isn't
+    max_held: int = 0  # only requested if it holds many; 0: not requested
+    largest_groups: tuple[MessageGroup, ...] = ()  # the same; names may be hidden
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
     expires_at: float | None = None  # when the policy deletes it, if it stays unused
@@ -528,7 +531,7 @@ QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
 class Finding:
     """A rule's result. Its subject is in `topic`, `channel` and `node`."""
 
-    rule: str  # "D1" to "D37"
+    rule: str  # "D1" to "D38"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # how to fix it

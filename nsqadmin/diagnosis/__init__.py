@@ -12,7 +12,7 @@ group's later rules are skipped. Every finding has its evidence, and is marked i
                node of the channel is silent
     policy     no group: D21 publishes refused (topics), D22 messages dropped, D23 messages expire (channels),
                D24 deleted soon because unused; D25 a node refuses its policy file, D26 nodes have different ones
-    groups     no group: D36 max_held is reached, D37 messages with a wrong nsq-group
+    groups     no group: D36 max_held is reached, D37 messages with a wrong nsq-group, D38 one group holds most
     topic      one group: D1 and D2 paused, D13 no channel, D14 not handed over; D11 burst
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;
                some of these for nsqlookupd, too; D27 clients cannot connect to the address that it announces

@@ -340,6 +340,7 @@ _IN_NO_GROUP: Final[tuple[_Rule, ...]] = (
     policy.expiring,
     policy.ending,
     groups.full_of_held,
+    groups.held_up_by_one,
     groups.ignored_headers,
 )
 

@@ -36,6 +36,7 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D24": ("is deleted soon", "are deleted soon"),
     "D36": ("may hold no more messages of its groups", "may hold no more messages of their groups"),
     "D37": ("gets messages with a wrong nsq-group", "get messages with a wrong nsq-group"),
+    "D38": ("is held up by one group", "are held up by one group each"),
     "D17": ("is unknown in part", "are unknown in part"),
 }
 

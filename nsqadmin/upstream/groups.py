@@ -29,11 +29,13 @@ class GroupQuestions:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def ask(self, nodes: Sequence[Node], topic: str, channel: str, name: str = "") -> tuple[NodeGroups, ...]:
-        """Return each node's largest groups with `name` in their names, in the order of the nodes."""
+    async def ask(
+        self, nodes: Sequence[Node], topic: str, channel: str, name: str = "", *, rows: int = MOST_ROWS
+    ) -> tuple[NodeGroups, ...]:
+        """Return each node's largest groups with `name` in their names, up to `rows`, in the order of the nodes."""
         limiter = trio.CapacityLimiter(_AT_ONCE)
         told = {it.address: NodeGroups(node=it.address, untold=_silence(it)) for it in nodes}
-        arguments = {"topic": topic, "channel": channel, "limit": str(MOST_ROWS)} | ({"name": name} if name else {})
+        arguments = {"topic": topic, "channel": channel, "limit": str(rows)} | ({"name": name} if name else {})
         target = f"/channel/groups?{urlencode(arguments)}"
 
         async def ask(node: Node) -> None:

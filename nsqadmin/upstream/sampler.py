@@ -23,6 +23,8 @@ from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.upkeep import Beginnings
 from nsqadmin.upstream.asked import PATIENCE, Round
 from nsqadmin.upstream.census import Census
+from nsqadmin.upstream.group_survey import GroupSurvey
+from nsqadmin.upstream.groups import GroupQuestions
 from nsqadmin.upstream.inquiry import Inquiry
 from nsqadmin.upstream.interest import Interest
 from nsqadmin.upstream.kept_nodes import KeptNodes
@@ -53,8 +55,12 @@ class Sampler:
         activity: ActivityLog,
         *,
         wall: Callable[[], float] = time,
+        shows_groups: bool = False,
     ) -> None:
-        """`options()` is called at each sweep, because the list of nsqlookupds can change at run time."""
+        """`options()` is called at each sweep, because the list of nsqlookupds can change at run time.
+
+        `shows_groups`: see `GroupSurvey`.
+        """
         self.store = SeriesStore(most_coarse=options().history_series)
         self.busy_share = 0.0  # share of a core that the last sweep took
         self._options = options
@@ -65,6 +71,7 @@ class Sampler:
         self.kept_nodes = KeptNodes(self._census, wall)
         self._stats = Stats(upstream, wall, most=options().max_cluster_size)
         self._readers = ReaderSurvey(upstream, wall)
+        self._groups = GroupSurvey(GroupQuestions(upstream), shows_names=shows_groups)
         self._upstream = upstream
         self._inquiry = Inquiry(upstream, activity)
         self._interest = Interest()
@@ -158,6 +165,7 @@ class Sampler:
         with self._work.counted():
             self._snapshot = self._picture()
         self._inquiry.ask(nursery, before, self._snapshot)
+        self._groups.start(nursery, self._snapshot)
         with self._work.counted():
             for callback in self._on_snapshot:
                 callback(self._snapshot)
@@ -181,7 +189,7 @@ class Sampler:
             if not node.successor and (answer := census.nodes[node.address].last_answer()) is not None
         ]
         merged = self._merger.merge(answers, census.directory(), now=trio.current_time(), wall=now)
-        topics = self._readers.shown(merged)
+        topics = self._groups.shown(self._readers.shown(merged))
         drawn = Snapshot(
             index=before.index + 1,
             taken_at=now,
