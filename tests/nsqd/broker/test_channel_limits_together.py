@@ -18,7 +18,7 @@ from tests.support.node import Client
 
 WAITING: Final = ("new", "again")
 UNFINISHED: Final = ("new", "again", "later", "in flight")
-DELAY: Final = 40.0  # seconds, of a requeue
+DELAY: Final = 40.0  # seconds, of a requeue or a publish
 TIMEOUT: Final = 60.0
 # No sum of these is a delay or a time-out, so that it's always clear whether one has passed.
 SHORT, LONG = 25.0, 61.0
@@ -38,6 +38,7 @@ RULES: Final = st.fixed_dictionaries(
 STEPS: Final = st.sampled_from(
     [
         "publish",
+        "delay",
         "publish",
         "finish",
         "finish",
@@ -96,10 +97,14 @@ class Checked:
         flying, node = self.of("in flight"), self.it.node
         word = flying[number % len(flying)] if flying else ""
         if step == "publish":
-            count = len(self.places)
-            words = [f"{GROUPS[it % len(GROUPS)]}{it}" for it in range(count, count + 1 + number % 9)]
+            words = self._new_words(1 + number % 9)
             self.places |= dict.fromkeys(words, "new")
             self.it.publish(" ".join(words))
+        elif step == "delay":
+            words = self._new_words(1 + number % 3)
+            self.places |= dict.fromkeys(words, "delayed")
+            self.until |= dict.fromkeys(words, node.now + DELAY)
+            self.it.publish(" ".join(words), delay_ms=int(DELAY * 1000))
         elif step == "rules":
             self.it.follow(**self._all_rules())
         elif step in ("short", "long"):
@@ -123,6 +128,10 @@ class Checked:
             self._answer(step, word)
         self.settle()
 
+    def _new_words(self, count: int) -> list[str]:
+        first = len(self.places)
+        return [f"{GROUPS[it % len(GROUPS)]}{it}" for it in range(first, first + count)]
+
     def _answer(self, step: str, word: str) -> None:
         owner = self.it.real.in_flight.owner(self.it.ids[word])
         client = next(it for it in self.clients if consumer_of(self.it.real, it) is owner)
@@ -143,7 +152,7 @@ class Checked:
             operator_actions.take_buried(self.it.real, "kick", self.it.of(word))
 
     def _cancel(self, number: int) -> None:
-        if waiting := self.of("new", "again", "later"):
+        if waiting := self.of("new", "again", "later", "delayed"):
             word = waiting[number % len(waiting)]
             self.places[word] = "finished"
             operator_actions.cancel(self.it.real, BitMap64(self.it.of(word)))
@@ -152,7 +161,7 @@ class Checked:
         """Let everything come that can come now, and check it."""
         node = self.it.node
         for word, until in self.until.items():
-            if until <= node.now and self.places[word] in ("in flight", "later"):
+            if until <= node.now and self.places[word] in ("in flight", "later", "delayed"):
                 self.places[word] = "again"
         node.turn()
         node.load()
