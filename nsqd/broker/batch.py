@@ -297,6 +297,30 @@ class Batch:
             start, begin = end, stop
         return pieces
 
+    def scattered_frames(
+        self, sequences: Sequence[int], attempts: int, ids: Sequence[bytes], *, with_headers: bool
+    ) -> list[bytes]:
+        """Do the same as `frames` or `frames_with_headers` for messages that aren't neighbours."""
+        offsets, payload, headers = self.offsets, self.payload, self.headers
+        places = self._header_places() if with_headers and headers else None
+        pieces: list[bytes] = []
+        prefix, length, headers_length = b"", -1, 0
+        for message_id, sequence in zip(ids, sequences, strict=True):
+            position = sequence - self.base_sequence
+            start, end = offsets[position] + 4, offsets[position + 1]
+            own = headers[places[position] : places[position + 1]] if places is not None else b""
+            if end - start != length or len(own) != headers_length:
+                length, headers_length = end - start, len(own)
+                size, frame_type = length + _MESSAGE_OVERHEAD, _FRAME_TYPE_MESSAGE
+                if headers_length > _EMPTY:
+                    size, frame_type = size + headers_length, _FRAME_TYPE_HEADED
+                prefix = _pack_prefix(size, frame_type, self.timestamp, attempts & 0xFFFF)
+            if headers_length > _EMPTY:
+                pieces += (prefix, message_id, own, payload[start:end])
+            else:
+                pieces += (prefix, message_id, payload[start:end])
+        return pieces
+
     def _equal_frames(
         self, first: int, offsets: range, places: range, attempts: int, ids: Sequence[bytes]
     ) -> list[bytes]:

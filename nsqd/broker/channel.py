@@ -694,9 +694,13 @@ class Channel:
                     self._expire_held(batch, bitmap_of(sequence, sequence + 1), why)
                     passed += 1
                     continue
-                groups.take(sequence, is_retry=False)
-                self._deliver_held(consumer, batch, sequence, sequence + 1, now)
-                taken += 1
+                most = 1 if consumer.sample_rate or (batch.headers and batch.may_expire) else limit - taken
+                going = groups.take_held(batch, most)
+                taken += len(going)
+                if going == list(range(sequence, sequence + len(going))):
+                    self._deliver_held(consumer, batch, sequence, going[-1] + 1, now)
+                else:
+                    self._deliver_scattered(groups, consumer, batch, going, now)
         return taken
 
     def _give_up_waiting(self, groups: Groups, sequence: int, *, is_retry: bool) -> bool:
@@ -868,6 +872,34 @@ class Channel:
             send_views(batch.frames_of_views(first, stop, attempts, ids))
         else:
             consumer.send(batch.frames(first, stop, attempts, ids))
+
+    def _deliver_scattered(
+        self, groups: Groups, consumer: Consumer, batch: Batch, sequences: Sequence[int], now: float
+    ) -> None:
+        """Do the same as `_deliver_held` with messages of a batch that aren't neighbours."""
+        ledger, count = self.ledger, len(sequences)
+        ledger.take_scattered(sequences)
+        counts = self._counts_as_taken(batch.base_sequence, retry=False)
+        self.taken_by_locality[consumer.locality] += count * counts
+        offset = batch.base_sequence - batch.base_id
+        ids = [b"%016x" % (it - offset) for it in sequences]
+        self.dry_run.delivered_new(batch, count, self.turn.timestamp)
+        self.policy.note_deliveries(count, now)
+        self.dry_run.policy.note_deliveries(count, now)
+        groups.deliver_scattered(ids)
+        deadline = now + consumer.msg_timeout
+        delivery = Delivery(consumer, sequences[0], count, offset, 1, now, deadline, batch.timestamp)
+        self.in_flight.add_scattered(ids, sequences, delivery)
+        if ledger.ephemeral_batches is not None:
+            for sequence in sequences:
+                ledger.hand_out(sequence, sequence + 1)
+        if self.in_flight.next_deadline < self.alarm:
+            self.set_alarm()
+        consumer.in_flight += count
+        consumer.message_count += count
+        frames = batch.scattered_frames(sequences, 1, ids, with_headers=consumer.takes_headers)
+        consumer.unsent_bytes += sum(map(len, frames))
+        consumer.send(frames)
 
     # Answers of consumers
 

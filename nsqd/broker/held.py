@@ -71,6 +71,14 @@ class HeldMessages:
         self._delivered.add_range(start, end)
         self.has_news = True
 
+    def deliver_all(self, sequences: BitMap64) -> None:
+        """Do the same as `deliver` with messages that aren't neighbours."""
+        assert self._sequences is not None
+        self._sequences -= sequences
+        self.total -= len(sequences)
+        self._delivered = sequences if self._delivered is None else self._delivered | sequences
+        self.has_news = True
+
     def take_out(self, wanted: BitMap64) -> BitMap64:
         """Take out the wanted messages that are held, and return them."""
         here = self.among(wanted)

@@ -1,7 +1,7 @@
 """The messages of a channel that are in flight, without their bodies. `Channel.expire` handles timeouts.
 
-A *delivery* is a run of neighbouring messages that one consumer received together; they share a deadline. One
-dictionary maps each message's wire id to its delivery. So adding a delivery and removing a run of FINs are as fast
+A *delivery* is some messages of a batch that one consumer received together; they share a deadline. Mostly they are
+neighbours. One dictionary maps each message's wire id to its delivery. So adding a delivery and removing a run of FINs are as fast
 as `dict` itself, and no message needs a Python object of its own.
 
 There is also a bitmap of the sequences in flight, because a request about a million messages can't search the
@@ -34,7 +34,7 @@ NOT_OWNER: Final = b"client does not own message"
 
 
 class Delivery:
-    """Neighbouring messages that one consumer received together.
+    """Messages of a batch that one consumer received together.
 
     A message's sequence is its id plus `offset`. For example, if the ids 100 to 102 have the sequences 5 to 7, `offset`
     is -95. `left` is the number of messages still in flight. `first` is the sequence of the first message, even if that
@@ -112,6 +112,13 @@ class InFlight:
         self._open_end = first + delivery.left
         if delivery.deadline < self.next_deadline:
             self.next_deadline = delivery.deadline
+
+    def add_scattered(self, ids: Sequence[bytes], sequences: Sequence[int], delivery: Delivery) -> None:
+        """Do the same as `add` with messages that aren't neighbours."""
+        self._entries.update(dict.fromkeys(ids, delivery))
+        self._close_range()
+        self._sequences.update(sequences)
+        self.next_deadline = min(self.next_deadline, delivery.deadline)
 
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> tuple[int, list[tuple[bytes, bytes]]]:
         """Remove the messages that this consumer has finished. Return their number, and (id, reason) of the failures.

@@ -388,6 +388,11 @@ class Ledger:
         self.held.deliver(start, stop)
         self._journal.unsaved[self] = None
 
+    def take_scattered(self, sequences: Sequence[int]) -> None:
+        """Do the same as `take_held` with held messages that aren't neighbours."""
+        self.held.deliver_all(BitMap64(sequences))
+        self._journal.unsaved[self] = None
+
     def finish_held(self, sequences: BitMap64) -> None:
         """Finish held messages without delivering them."""
         self._finished += ranges_in(self.held.take_out(sequences))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcommon.wire.headers import encode_headers
+from nsqcommon.wire.headers import NONE, encode_headers
 from nsqd.broker.batch import JUDGED_AT_ONCE, Batch, Receipt, hex_ids
 
 TIMESTAMP = 1_795_000_000_000_000_001
@@ -51,6 +51,25 @@ def test_frames_with_headers_are_the_same_whether_messages_are_known_to_be_equal
     frames = known.frames_with_headers(first, last, 1, known.ids(first, last))
     assert b"".join(frames) == b"".join(unknown.frames_with_headers(first, last, 1, known.ids(first, last)))
     assert known.headers_size(first, last) == len(headers) * (last - first)
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.sampled_from(({}, {"k": "v"}, {"k": "vv"}))), min_size=1),
+    st.booleans(),
+    st.data(),
+)
+def test_frames_of_scattered_messages_are_the_frames_of_each(
+    messages: list[tuple[bytes, dict[str, str]]], takes_headers: bool, data: st.DataObject
+) -> None:
+    plain = batch_of([body for body, _ in messages], base_sequence=100, base_id=0xABC)
+    has_headers = any(pairs for _, pairs in messages)
+    headers = b"".join(encode_headers(pairs) if pairs else NONE for _, pairs in messages) if has_headers else b""
+    batch = Batch(100, 0xABC, TIMESTAMP, plain.payload, plain.offsets, headers=headers)
+    sequences = data.draw(st.lists(st.integers(100, 99 + len(messages)), min_size=1, unique=True))
+    frames_of = batch.frames_with_headers if has_headers and takes_headers else batch.frames
+    expected = [b"".join(frames_of(it, it + 1, 1, batch.ids(it, it + 1))) for it in sequences]
+    ids = [batch.ids(it, it + 1)[0] for it in sequences]
+    assert b"".join(batch.scattered_frames(sequences, 1, ids, with_headers=takes_headers)) == b"".join(expected)
 
 
 def headed_batch(headers: list[bytes]) -> Batch:

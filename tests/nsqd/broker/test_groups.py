@@ -414,6 +414,27 @@ def test_groups_take_turns() -> None:
     assert it.drain(client) == "a1 b1 c1 a2 b2 a3 a4 a5 a6 a7"
 
 
+def test_messages_of_several_groups_are_delivered_at_once_and_answered_one_by_one() -> None:
+    it = Grouped(**SHARE)
+    it.publish("a1 a2 a3 b1 b2 c1 c2 c3")
+    client = it.consumer(4)
+    assert it.got(client) == "a1 b1 c1 a2"
+    assert list(it.real.in_flight.all()) == it.of("a1 a2 b1 c1")
+    assert it.finish(client, "b1") == "b2"
+    assert it.requeue(client, "a2", delay_ms=1000) == "c2"
+    it.crash()
+    assert it.held() == it.of("a3 c3")
+    client = it.consumer(10)
+    it.node.load()
+    assert sorted(it.got(client).split()) == ["a1", "a3", "b2", "c1", "c2", "c3"]
+    assert [it.attempts[word] for word in ("a1", "b2", "c1", "a3")] == [2, 2, 2, 1]
+    it.node.pass_time(1.1)
+    assert it.got(client) == "a2"
+    assert it.attempts["a2"] == 2
+    assert it.finish(client, "a1 a2 a3 b2 c1 c2 c3") == ""
+    assert it.real.is_empty
+
+
 def test_in_each_round_groups_are_served_in_the_order_of_the_log() -> None:
     it = Grouped(**SHARE)
     it.publish("a1 b1 c1 c2 b2 a2")

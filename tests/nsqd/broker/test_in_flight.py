@@ -142,6 +142,20 @@ def test_lowest_is_never_higher_than_what_is_there() -> None:
     assert in_flight.lowest() == 70
 
 
+def test_messages_that_are_no_neighbours_can_be_one_delivery() -> None:
+    in_flight, owner = InFlight(Reclaimer()), consumer()
+    before = deliver(in_flight, owner, 4, 2)
+    ids, places = [b"%016x" % (it - OFFSET) for it in (8, 2, 9)], [8, 2, 9]
+    in_flight.add_scattered(ids, places, Delivery(owner, 8, 3, OFFSET, 1, 0.0, 50.0, published_at=0))
+    after = deliver(in_flight, owner, 10, 1)
+    assert list(in_flight.all()) == [2, 4, 5, 8, 9, 10]
+    assert (in_flight.lowest(), in_flight.next_deadline) == (2, 50.0)
+    assert in_flight.finish(owner, [ids[2], *after, *before]) == (4, [])
+    assert in_flight.take_finished() == [(4, 6), (9, 11)]
+    assert [sequence for sequence, _ in in_flight.expire(51.0)] == [8, 2]
+    assert in_flight.lowest() is None
+
+
 def test_clearing_forgets_everything() -> None:
     in_flight, owner = InFlight(Reclaimer()), consumer()
     ids = deliver(in_flight, owner, 0, 2)
