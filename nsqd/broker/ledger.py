@@ -754,17 +754,19 @@ class Ledger:
 
         From `cursor` on, messages wait for their first delivery, except for the `skipped` ones, which include the
         buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). The `held` ones are
-        before `cursor`. `told` is for the journal: sequence, attempts and due_ms of each message in the two lists or in flight.
+        before `cursor`, or were held before, so that the cursor passes them. `told` is for the journal: sequence, attempts
+        and due_ms of each message in the two lists or in flight.
 
         The skip ranges in the journal entry don't include buried messages. So if the journal has lost a burial, that
         message is delivered again.
         """
         flat = [sequence for bounds in ranges_in(skipped - self.buried.all()) for sequence in bounds]
         self._record(("restore", self.feed.name, self.name, cursor, end, flat, told))
-        # From `end` on, messages that the cursor has passed stay passed, except held ones: it will meet them again.
+        # From `end` on, messages that the cursor has passed stay passed. It will meet the held ones again, unless they stay
+        # held.
         later, self.skips = self.skips.behind(max(end, self.cursor)), SkipRanges()
         self.skips.cover(skipped | later)
-        self.skips.cover(bitmap_of(end, self.cursor) - self.held.all())
+        self.skips.cover(bitmap_of(end, self.cursor) - (self.held.all() - held))
         self.held.clear()
         if held:
             self.held.fill(held)
@@ -774,6 +776,9 @@ class Ledger:
         self._furthest = max(self._furthest, self.cursor, end)
         self._saved_cursor = cursor
         self.cursor = self.skips.pass_over(cursor)
+        if held and held.max() >= cursor:  # the journal's cursor has to pass them in the same record
+            self._saved_cursor = self.cursor
+            self._record(("progress", self.feed.name, self.name, self.cursor, []))
         self._journal.unsaved[self] = None
         self.retries.replace_before(end, retried)
         self.deferred.replace_before(end, deferred)

@@ -789,6 +789,33 @@ def test_a_backlog_is_restored_with_held_messages_that_are_only_in_a_compacted_f
     assert operator_actions.restore_backlog(it.real, backlog, 0) is None
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+def test_held_messages_that_are_only_in_a_compacted_file_stay_held_when_an_older_backlog_is_restored(
+    crashes: bool,
+) -> None:
+    it = Grouped(**ORDER)
+    client = it.consumer()
+    it.publish("b1")
+    assert it.got(client) == "b1"
+    backlog = operator_actions.backlog(it.real, 100)
+    assert backlog is not None
+    it.publish("a1 a2 a3")
+    it.publish("c1 c2")
+    assert it.got(client) == "a1 c1"
+    log = it.node.store.logs["t"]
+    log.first, log.compacted = 4, it.of("b1 a1 a2 a3")
+    assert operator_actions.restore_backlog(it.real, backlog, 100) == (1, 0)
+    assert it.held() == it.of("a2 a3")
+    it.node.turn()
+    if crashes:
+        it.crash()
+        client = it.consumer()
+        it.node.load()
+        assert it.drain(client) == "b1 a1 c1 a2 c2 a3"
+    else:
+        assert it.drain(client, "b1 a1 c1") == "a2 c2 a3"
+
+
 def test_held_messages_are_not_redelivered_because_they_wait() -> None:
     it = Grouped(**ORDER)
     client = it.consumer()
