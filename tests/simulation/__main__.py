@@ -28,7 +28,7 @@ from tests.simulation import (
     week,
 )
 from tests.simulation.jobs import command as jobs
-from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
+from tests.simulation.plans import ANYTHING, GROUPS, HISTORY, POWER_LOSS, Plan, command_for
 from tests.simulation.promise import Violation
 from tests.simulation.remote import life as several_machines
 from tests.simulation.remote.confirmed import live_confirmed
@@ -38,7 +38,7 @@ from tests.simulation.simulation import Outcome, run
 from tests.support import forked
 from tests.support.small_disk import mounted
 
-PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
+PLANS = {"simulate": ANYTHING, "history": HISTORY, "groups": GROUPS, "power-loss": POWER_LOSS}
 Note = Callable[[str], None]
 Lived = tuple[str, Counter[str]]  # what a life has found, and what has happened in it
 CUTS = 12  # power cuts in each run
@@ -53,6 +53,10 @@ SIMULATED = {
     ),
     "history": (
         "the same, and channels go back, retention keeps what is finished, a reserve of the disk is kept",
+        10_000,
+    ),
+    "groups": (
+        "the same, and messages have groups: with limits, orders and fair shares that come and go",
         10_000,
     ),
     "power-loss": (
