@@ -32,6 +32,10 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "tests/simulation/test_grouping.py",
         "--deselect=tests/simulation/test_grouping.py::test_a_planted_bug_is_found",
     ),
+    "group kills": (
+        "tests/simulation/test_group_kills.py",
+        "--deselect=tests/simulation/test_group_kills.py::test_a_planted_bug_is_found",
+    ),
     "ledger model": ("tests/model/test_ledger_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
     "leases model": ("tests/model/test_leases_model.py",),
@@ -1036,7 +1040,7 @@ BUGS: Final = (
                 "            pass\n",
             ),
         ),
-        ("groups model", "groups simulation"),
+        ("groups model", "groups simulation", "group kills"),
     ),
     Bug(
         "a requeued message comes after the later ones of its group",
@@ -1108,7 +1112,7 @@ BUGS: Final = (
                 "",
             ),
         ),
-        ("groups model", "groups simulation", "ledger model"),
+        ("groups model", "groups simulation", "group kills", "ledger model"),
     ),
     Bug(
         "a held message does not pin the log",
