@@ -118,7 +118,7 @@ class Ledger:
         self.deferred = DeferredQueue(reclaimer)
         self.buried = BuriedMessages()
         self.held = HeldMessages()
-        self._none_counts: BitMap64 | None = None  # see `_NONE_COUNTS`; some may not be deferred any more
+        self._none_counts: BitMap64 | None = None  # see `_NONE_COUNTS`; of some, a later delivery counts
         # If the channel or its topic is ephemeral, the log doesn't wait for us, so we keep batches ourselves. We also
         # record nothing in the journal then.
         self.ephemeral_batches = EphemeralBatches(feed.log) if ephemeral or feed.ephemeral else None
@@ -517,9 +517,8 @@ class Ledger:
         return delivered | self.deferred.among(self._none_counts) if self._none_counts else delivered
 
     def _attempts_for_journal(self, sequence: int) -> int:
-        if self._none_counts and sequence in self._none_counts and sequence in self.deferred:
-            return _NONE_COUNTS
-        return self.attempts_of(sequence)
+        attempts = self.attempts_of(sequence)
+        return _NONE_COUNTS if not attempts and self._none_counts and sequence in self._none_counts else attempts
 
     def release_due(self, until: int, most: int) -> None:
         """Move up to `most` deferred messages that are due by `until` to the retry queue."""
@@ -835,7 +834,7 @@ class Ledger:
         They describe the state as of this call, even if you iterate later. At each None, other work may run.
         """
         if self._none_counts:
-            self._none_counts = self.deferred.among(self._none_counts)
+            self._none_counts = self.deferred.among(self._none_counts) | self.retries.among(self._none_counts)
         none_counts = frozenset(self._none_counts or ())
         return self._snapshot_changes(
             self.skips.copy(), self.held.ranges(), self.waiting(wall_milliseconds), none_counts
@@ -858,7 +857,7 @@ class Ledger:
             if place is None:
                 yield None
                 continue
-            if none_counts and place[0] in none_counts:
+            if none_counts and not place[1] and place[0] in none_counts:
                 place = place[0], _NONE_COUNTS, place[2]
             entries += place
             if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
@@ -894,12 +893,12 @@ class Ledger:
         """Yield (due, sequence, attempts) of the deferred messages. Put the others into the retry queue."""
         for sequence in sorted(waiting):
             attempts, due_ms = waiting[sequence]
+            if attempts == _NONE_COUNTS:
+                self._none_counts = self._none_counts or BitMap64()
+                self._none_counts.add(sequence)
             if due_ms == 0:
                 self.retries.add(sequence, attempts)
             else:
-                if attempts == _NONE_COUNTS:
-                    self._none_counts = self._none_counts or BitMap64()
-                    self._none_counts.add(sequence)
                 yield wall_ms_to_due(due_ms), sequence, attempts
 
 
