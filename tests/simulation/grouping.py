@@ -35,7 +35,10 @@ LONGEST: Final = 128  # bytes of a group
 NOBODY: Final = b""  # messages without a group
 PATIENCE: Final = 1  # a factor for what others may get; larger if messages are sorted in small slices
 _SLACK: Final = 6  # deliveries, because consumers take several at once
-_READING: Final = 5.0  # seconds in which everything that waits has certainly been read from disk
+# Seconds in which everything that waits has certainly been read from disk. Nothing is read while no consumer has room, so
+# of a pause between two deliveries, only a part counts.
+_READING: Final = 5.0
+_LONGEST_PAUSE: Final = 0.5
 
 _Key = tuple[str, str, bytes]  # topic, channel, group
 
@@ -67,9 +70,10 @@ class Stand(NamedTuple):
 class _Wait:
     """What others have got since a group waits for its turn."""
 
-    since: float
+    last: float  # when somebody got something
     ahead: int  # messages that the cursor had to pass before its first one
     others: Counter[bytes] = field(default_factory=Counter)
+    busy: float = 0.0  # seconds in which the channel has delivered
 
 
 class Grouping:
@@ -161,12 +165,14 @@ class Grouping:
             key = (topic.name, channel.name, group)
             if (wait := self._waits.get(key)) is not None:
                 wait.others += groups
-                self._check_wait(key, wait, stand, now)
+                wait.busy += min(now - wait.last, _LONGEST_PAUSE)
+                wait.last = now
+                self._check_wait(key, wait, stand)
             else:
                 self._waits[key] = _Wait(now, stand.ahead or 0)
 
-    def _check_wait(self, key: _Key, wait: _Wait, stand: Stand, now: float) -> None:
-        if not stand.is_cached and now - wait.since < _READING:
+    def _check_wait(self, key: _Key, wait: _Wait, stand: Stand) -> None:
+        if not stand.is_cached and wait.busy < _READING:
             return
         rules = self._ledger.rules
         weights = {name.encode(): weight for name, weight in rules.weights}
