@@ -97,6 +97,7 @@ class GroupAction:
             "due": lambda found: self._move(found, delay_ms),
         }[verb]
         self._handled = BitMap64()  # a message may be found where we have moved it to
+        self._candidates = BitMap64()  # messages that may be of the group, and that we haven't looked at
         assert channel.groups is not None
         self._begin(channel.groups)
         queue = channel.groups.queue_of(group)

@@ -118,7 +118,7 @@ class Ledger:
         self.deferred = DeferredQueue(reclaimer)
         self.buried = BuriedMessages()
         self.held = HeldMessages()
-        self._none_counts: BitMap64 | None = None  # see `_NONE_COUNTS`; some may not be deferred any more
+        self._none_counts: BitMap64 | None = None  # see `_NONE_COUNTS`; of some, a later delivery counts
         # If the channel or its topic is ephemeral, the log doesn't wait for us, so we keep batches ourselves. We also
         # record nothing in the journal then.
         self.ephemeral_batches = EphemeralBatches(feed.log) if ephemeral or feed.ephemeral else None
@@ -522,9 +522,8 @@ class Ledger:
         return delivered | self.deferred.among(self._none_counts) if self._none_counts else delivered
 
     def _attempts_for_journal(self, sequence: int) -> int:
-        if self._none_counts and sequence in self._none_counts and sequence in self.deferred:
-            return _NONE_COUNTS
-        return self.attempts_of(sequence)
+        attempts = self.attempts_of(sequence)
+        return _NONE_COUNTS if not attempts and self._none_counts and sequence in self._none_counts else attempts
 
     def release_due(self, until: int, most: int) -> None:
         """Move up to `most` deferred messages that are due by `until` to the retry queue."""
@@ -774,17 +773,19 @@ class Ledger:
 
         From `cursor` on, messages wait for their first delivery, except for the `skipped` ones, which include the
         buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). The `held` ones are
-        before `cursor`. `told` is for the journal: sequence, attempts and due_ms of each message in the two lists or in flight.
+        before `cursor`, or were held before, so that the cursor passes them. `told` is for the journal: sequence, attempts
+        and due_ms of each message in the two lists or in flight.
 
         The skip ranges in the journal entry don't include buried messages. So if the journal has lost a burial, that
         message is delivered again.
         """
         flat = [sequence for bounds in ranges_in(skipped - self.buried.all()) for sequence in bounds]
         self._record(("restore", self.feed.name, self.name, cursor, end, flat, told))
-        # From `end` on, messages that the cursor has passed stay passed, except held ones: it will meet them again.
+        # From `end` on, messages that the cursor has passed stay passed. It will meet the held ones again, unless they stay
+        # held.
         later, self.skips = self.skips.behind(max(end, self.cursor)), SkipRanges()
         self.skips.cover(skipped | later)
-        self.skips.cover(bitmap_of(end, self.cursor) - self.held.all())
+        self.skips.cover(bitmap_of(end, self.cursor) - (self.held.all() - held))
         self.held.clear()
         if held:
             self.held.fill(held)
@@ -794,6 +795,9 @@ class Ledger:
         self._furthest = max(self._furthest, self.cursor, end)
         self._saved_cursor = cursor
         self.cursor = self.skips.pass_over(cursor)
+        if held and held.max() >= cursor:  # the journal's cursor has to pass them in the same record
+            self._saved_cursor = self.cursor
+            self._record(("progress", self.feed.name, self.name, self.cursor, []))
         self._journal.unsaved[self] = None
         self.retries.replace_before(end, retried)
         self.deferred.replace_before(end, deferred)
@@ -850,7 +854,7 @@ class Ledger:
         They describe the state as of this call, even if you iterate later. At each None, other work may run.
         """
         if self._none_counts:
-            self._none_counts = self.deferred.among(self._none_counts)
+            self._none_counts = self.deferred.among(self._none_counts) | self.retries.among(self._none_counts)
         none_counts = frozenset(self._none_counts or ())
         return self._snapshot_changes(
             self.skips.copy(), self.held.ranges(), self.waiting(wall_milliseconds), none_counts
@@ -873,7 +877,7 @@ class Ledger:
             if place is None:
                 yield None
                 continue
-            if none_counts and place[0] in none_counts:
+            if none_counts and not place[1] and place[0] in none_counts:
                 place = place[0], _NONE_COUNTS, place[2]
             entries += place
             if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
@@ -909,12 +913,12 @@ class Ledger:
         """Yield (due, sequence, attempts) of the deferred messages. Put the others into the retry queue."""
         for sequence in sorted(waiting):
             attempts, due_ms = waiting[sequence]
+            if attempts == _NONE_COUNTS:
+                self._none_counts = self._none_counts or BitMap64()
+                self._none_counts.add(sequence)
             if due_ms == 0:
                 self.retries.add(sequence, attempts)
             else:
-                if attempts == _NONE_COUNTS:
-                    self._none_counts = self._none_counts or BitMap64()
-                    self._none_counts.add(sequence)
                 yield wall_ms_to_due(due_ms), sequence, attempts
 
 

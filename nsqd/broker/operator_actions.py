@@ -173,10 +173,11 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     )
     if early is None:
         return None
+    later = between(ledger.held.all(), end, log.first)  # these stay held, for the same reason
     skipped = between(finished | places, cursor, end) | between(buried.all(), cursor, end)
     due = channel.turn.due_from_wall
     again = [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
-    ledger.restore_before(end, cursor, skipped, requeued, again, early, journalled)
+    ledger.restore_before(end, cursor, skipped, requeued, again, early | later, journalled)
     channel.renew_groups()
     channel.schedule_delivery()
     channel.set_alarm()

@@ -75,6 +75,7 @@ FORMS: Final = (
     Form("simulate", "random lives on a simulated disk", 15, _faults("simulate", *_LIVES), 670),
     Form("history", "the same, and channels go back in their history", 20, _faults("history", *_LIVES), 500),
     Form("power-loss", "the same with --ack=synced and power cuts", 3, _faults("power-loss", *_LIVES), 670),
+    Form("groups", "random lives in which messages have groups", 20, _faults("groups", *_LIVES), 500),
     Form("several-machines", "machines that want one name in a store", 25, _faults("several-machines", *_LIVES), 800),
     Form("standbys", "the same, with standbys", 8, _faults("standbys", *_LIVES), 600),
     Form("lost-machines", "whole nodes that go on elsewhere", 20, _faults("lost-machines", *_LIVES), 100),
@@ -230,6 +231,7 @@ FORMS: Final = (
     ),
     Form("archive-kill9", "kill -9 of nsq_to_file", 10, ("-m", "tests.e2e.archive_kill9", *_KILLS), 20),
     Form("bury", "kill -9 while messages are buried and kicked", 30, _faults("bury", *_KILLS), 33),
+    Form("group-kills", "kill -9 while consumers handle groups", 20, _faults("group-kills", *_KILLS), 50),
     Form("outbox", "kill -9 of the relays of an outbox", 15, _faults("outbox", *_KILLS), 13),
     Form(
         "outbox-postgres",

@@ -28,6 +28,15 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "broker model": ("tests/model/test_broker_model.py",),
     "groups model": ("tests/model/test_groups_model.py",),
+    "groups simulation": (
+        "tests/simulation/test_grouping.py",
+        "--deselect=tests/simulation/test_grouping.py::test_a_planted_bug_is_found",
+        "--deselect=tests/simulation/test_grouping.py::test_a_planted_bug_that_lets_it_starve_is_found",
+    ),
+    "group kills": (
+        "tests/simulation/test_group_kills.py",
+        "--deselect=tests/simulation/test_group_kills.py::test_a_planted_bug_is_found",
+    ),
     "ledger model": ("tests/model/test_ledger_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
     "leases model": ("tests/model/test_leases_model.py",),
@@ -1021,7 +1030,7 @@ BUGS: Final = (
                 "        return group.in_flight <= group.limit\n",
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation"),
     ),
     Bug(
         "a restart loses the order of a group",
@@ -1033,7 +1042,7 @@ BUGS: Final = (
                 "            pass\n",
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation", "group kills"),
     ),
     Bug(
         "a requeued message comes after the later ones of its group",
@@ -1045,7 +1054,7 @@ BUGS: Final = (
                 "if again >= 0 and held < 0:",
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation"),
     ),
     Bug(
         "a message that waits for its backoff holds up nothing",
@@ -1057,7 +1066,7 @@ BUGS: Final = (
                 "return found",
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation"),
     ),
     Bug(
         "the place of a message that failed is not freed",
@@ -1069,7 +1078,7 @@ BUGS: Final = (
                 "            return\n        if sequence not in self._known:",
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation"),
     ),
     Bug(
         "a group that has a free place again is not looked at",
@@ -1081,7 +1090,7 @@ BUGS: Final = (
                 "                group.in_flight -= 1\n\n    def leave(",
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation"),
     ),
     Bug(
         "a group is stopped by a message that was cancelled",
@@ -1093,7 +1102,7 @@ BUGS: Final = (
                 "",
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation"),
     ),
     Bug(
         "a crash forgets held messages",
@@ -1105,7 +1114,7 @@ BUGS: Final = (
                 "",
             ),
         ),
-        ("groups model", "ledger model"),
+        ("groups model", "groups simulation", "group kills", "ledger model"),
     ),
     Bug(
         "a held message does not pin the log",
@@ -1129,7 +1138,7 @@ BUGS: Final = (
                 '        if delivered and not held:\n            self._journal.record(("try"',
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation"),
     ),
     Bug(
         "held messages are forgotten when the rules change",
@@ -1141,7 +1150,7 @@ BUGS: Final = (
                 "        self.unsorted = BitMap64()\n",
             ),
         ),
-        ("groups model",),
+        ("groups model", "groups simulation"),
     ),
     # What operators do with a group
     Bug(
@@ -1195,7 +1204,47 @@ BUGS: Final = (
                 "",
             ),
         ),
-        ("broker",),
+        ("broker", "groups simulation"),
+    ),
+    Bug(
+        "the place of a finished message is not freed",
+        _GROUPS,
+        "nsqd/broker/groups.py",
+        (
+            (
+                "                group.in_flight -= 1\n                self._look_at(group)\n\n    def leave(",
+                "                self._look_at(group)\n\n    def leave(",
+            ),
+        ),
+        ("groups model", "groups simulation"),
+    ),
+    Bug(
+        "new messages starve while groups have something waiting",
+        _EVERY_CHANNEL,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "            if self._retry_first and (taken := self._take_waiting(consumer, 1, now)):\n",
+                "            if taken := self._take_waiting(consumer, 1, now):\n",
+            ),
+            (
+                "        taken = self._take_waiting(consumer, limit - limit // 2, now)\n",
+                "        taken = self._take_waiting(consumer, limit, now)\n",
+            ),
+        ),
+        ("groups simulation",),
+    ),
+    Bug(
+        "more messages are held than max_held allows",
+        _FULL,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "cursor + groups.room))",
+                "cursor + groups.room + 1))",
+            ),
+        ),
+        ("groups simulation",),
     ),
     # Limits
     Bug(

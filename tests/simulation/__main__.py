@@ -20,6 +20,7 @@ from tests.simulation import (
     bury_kills,
     disk_faults,
     going_back,
+    group_kills,
     long_runs,
     outbox_kills,
     power_cuts,
@@ -28,7 +29,7 @@ from tests.simulation import (
     week,
 )
 from tests.simulation.jobs import command as jobs
-from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
+from tests.simulation.plans import ANYTHING, GROUPS, HISTORY, POWER_LOSS, Plan, command_for
 from tests.simulation.promise import Violation
 from tests.simulation.remote import life as several_machines
 from tests.simulation.remote.confirmed import live_confirmed
@@ -38,8 +39,9 @@ from tests.simulation.simulation import Outcome, run
 from tests.support import forked
 from tests.support.small_disk import mounted
 
-PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
+PLANS = {"simulate": ANYTHING, "history": HISTORY, "groups": GROUPS, "power-loss": POWER_LOSS}
 Note = Callable[[str], None]
+Killed = bury_kills.Outcome | group_kills.Outcome
 Lived = tuple[str, Counter[str]]  # what a life has found, and what has happened in it
 CUTS = 12  # power cuts in each run
 KILLS_IN_LINE = 10  # between two lines about the progress
@@ -53,6 +55,10 @@ SIMULATED = {
     ),
     "history": (
         "the same, and channels go back, retention keeps what is finished, a reserve of the disk is kept",
+        10_000,
+    ),
+    "groups": (
+        "the same, and messages have groups: with limits, orders and fair shares that come and go",
         10_000,
     ),
     "power-loss": (
@@ -112,7 +118,7 @@ class PowerOptions(LengthOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuryOptions:
+class KillsOptions:
     kills: int = option(1000, "how many")
     seed: int = option(1, "where the choices come from")
 
@@ -160,7 +166,9 @@ def main() -> int:
     if command == "disk-faults":
         return fail_disks(arguments.minutes, arguments.seed, tuple(arguments.options))
     if command == "bury":
-        return kill_while_burying(arguments.kills, arguments.seed)
+        return kill_again_and_again(bury_kills.Outcome(), bury_kills.run, arguments)
+    if command == "group-kills":
+        return kill_again_and_again(group_kills.Outcome(), group_kills.run, arguments)
     if command == "outbox":
         return kill_an_outbox(arguments.database, arguments.kills, arguments.seed)
     if command == "jobs":
@@ -210,8 +218,12 @@ def _commands() -> dict[str, Command]:
             "a real nsqd on a disk that refuses, tears, cuts short and hangs, killed again and again: nothing lost",
         ),
         "bury": Command(
-            BuryOptions,
+            KillsOptions,
             "a real nsqd is killed while messages are buried, kicked, discarded and redelivered: none lost or misplaced",
+        ),
+        "group-kills": Command(
+            KillsOptions,
+            "a real nsqd is killed while consumers handle groups: none out of order, too many at a time, or lost",
         ),
         "outbox": Command(
             OutboxOptions, "relays of an outbox, nsqds and Postgres are killed: every row is published once"
@@ -335,9 +347,8 @@ def fail_disks(minutes: float, first_seed: int, options: tuple[str, ...]) -> int
     return 1 if failed else 0
 
 
-def kill_while_burying(kills: int, seed: int) -> int:
+def kill_again_and_again(outcome: Killed, run: Callable[..., None], options: KillsOptions) -> int:
     began = time.monotonic()
-    outcome = bury_kills.Outcome()
 
     def say_progress() -> None:
         if outcome.kills % KILLS_IN_LINE == 0:
@@ -346,11 +357,11 @@ def kill_while_burying(kills: int, seed: int) -> int:
 
     with TemporaryDirectory() as folder:
         try:
-            bury_kills.run(Path(folder), outcome, kills=kills, seed=seed, after_kill=say_progress)
+            run(Path(folder), outcome, kills=options.kills, seed=options.seed, after_kill=say_progress)
         except AssertionError as error:
             say(str(error))
             return 1
-    say(f"seed {seed}, {outcome}; {time.monotonic() - began:.0f} s")
+    say(f"seed {options.seed}, {outcome}; {time.monotonic() - began:.0f} s")
     return 0
 
 

@@ -200,7 +200,7 @@ class _Comparison:
         for sequence, body in found.items():
             if body not in ledger.published or ledger.published[body].topic != topic.name:
                 raise Violation(f"{topic.name}: message {sequence} is {_short(body)}, which was never sent to it")
-        if self.is_known_log and first < tail and tail - 1 not in found:
+        if self.is_known_log and first < tail and tail - 1 not in found.keys() | self.was_vague:
             raise Violation(f"{topic.name}: the log is [{first}, {tail}), and there is nothing at its end")
         topic.messages = dict(found)
         topic.vague = set(range(tail)) - found.keys()
@@ -337,7 +337,7 @@ class _Comparison:
         else:
             before = channel.gone[sequence].owed if sequence in channel.gone else None
         history = [] if is_new else [Known(attempts, self.ledger.number, lazily=attempts == 1)]
-        owed = Owed(attempts, history, is_new=is_new)
+        owed = Owed(attempts, history, is_new=is_new, holds_up=attempts > 0)
         if before is not None:
             if before.since > self.ledger.synced.urgent:  # and the start may not be synced either
                 owed.since = self.ledger.number
@@ -345,6 +345,7 @@ class _Comparison:
                 max(channel.created, channel.sought, before.since, before.kicked) <= self.marks.urgent
             ):  # otherwise the earlier state may be back
                 self._compare_attempts(before, attempts, place, sequence)
+                owed.holds_up |= not is_new and self._is_known_to_be_delivered(before)
             owed.due = self._due_left(before, sequence) if channel.sought <= self.marks.urgent else None
         elif body is not None:
             owed.due = self.ledger.due_by_publication(self.topic, sequence)
@@ -362,6 +363,10 @@ class _Comparison:
         is_read_again = attempts == 0 and sequence >= self.doubted
         if attempts < min(possible) and not is_read_again:
             raise Violation(f"{place}: message {sequence} has attempts {attempts}, the journal knew of {possible}")
+
+    def _is_known_to_be_delivered(self, before: Owed) -> bool:
+        """Return whether the journal knows that a message was requeued, although its only delivery did not count."""
+        return before.holds_up and before.history[-1].number <= self.marks.urgent and not before.history[-1].lazily
 
     def _due_left(self, before: Owed, sequence: int) -> Due | None:
         due = before.due

@@ -13,9 +13,10 @@ from tests.simulation.promise import Violation
 
 
 def ahead_in(channel: Channel) -> list[int]:
-    """Return what the cursor is going to meet."""
+    """Return what was never delivered: what is held, and what the cursor is going to meet."""
     skipped = {sequence for start, end in channel.ledger.skips for sequence in range(start, end)}
-    return [s for s in range(channel.ledger.cursor, channel.feed.high_watermark) if s not in skipped]
+    ahead = [s for s in range(channel.ledger.cursor, channel.feed.high_watermark) if s not in skipped]
+    return [*channel.ledger.held.all(), *ahead]
 
 
 def places_in(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:

@@ -245,7 +245,7 @@ class Ledger:
         may_drop = drops(self.rules) or drops(self.topic_rules)  # but not what was delivered
         is_lazy = attempts == 1 and not may_drop
         owed.note_attempts(attempts, self.next_number(), lazily=is_lazy)
-        owed.held_until, owed.due, owed.is_new = held_until, None, False
+        owed.held_until, owed.due, owed.is_new, owed.holds_up = held_until, None, False, True
         channel.recent.delivered.append(now)
         self.delivered += 1
         self.redelivered += attempts > 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Any, Final
 from unittest import mock
 
+from nsqcommon.wire.headers import NONE, encode_headers
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack_option import Ack
 from nsqd.broker import operator_actions
@@ -35,6 +36,7 @@ from tests.simulation import limiting
 from tests.simulation.comparison import reconcile
 from tests.simulation.contents import ahead_in
 from tests.simulation.disk import Crash, SimulatedDisk, Stopped
+from tests.simulation.grouping import Grouping, Stand, group_of
 from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Clock, Machine
 from tests.simulation.models import ROUNDING, ChannelModel, Due, Owed, Published, TopicModel
@@ -52,6 +54,7 @@ SMALL_JOURNAL: Final = {
 }
 MAX_MSG_TIMEOUT: Final = 90.0
 DRAIN_ROUNDS: Final = 200
+LONG_PAUSE: Final = 1.5  # seconds; by then, all that has to be read is read
 
 _frame: Final = Struct(">IIqH16s")
 
@@ -133,6 +136,8 @@ class Life:
         self.clients: list[Client] = []
         self.starts = 0
         self.noted: list[Noted] = []
+        self.rules_at_end = NO_CHANNEL_RULES
+        self.grouping = Grouping(self.ledger)
         self._drafts: list[Draft] = []
         self._admission = limiting.Admission()
         self._reshaped: list[TopicModel] = []
@@ -170,6 +175,7 @@ class Life:
         machine.on_sync_ended = self._sync_ended
         self._journal_in_doubt = False
         self._firsts.clear()
+        self.grouping.began()
         for damage in machine.recovered.damage:
             self.note(f"found: {damage.topic} {damage.file} at {damage.offset}: {damage.text}")
         self._note_failed_syncs(machine.store.journal_error)  # the start's own failed syncs
@@ -264,15 +270,30 @@ class Life:
         for topic in fed:
             if self.ledger.topics.get(topic.name) is topic:
                 limiting.check_bounds(self.ledger, topic, self.running.broker.topics[topic.name])
+        delivered: dict[tuple[str, str], list[int]] = {}
         for client in self.clients:
             pieces, client.outbox = client.outbox, []
             had_room = client.consumer.room > 0
             client.consumer.unsent_bytes = 0
             if not had_room and client.consumer.room > 0 and client.consumer.has_joined:
                 self._real_channel(client).schedule_delivery()
-            self._received(client, b"".join(pieces))
+            if sequences := self._received(client, b"".join(pieces)):
+                delivered.setdefault((client.topic.name, client.channel), []).extend(sequences)
+        for (topic_name, name), sequences in delivered.items():
+            topic, real = self.ledger.topics[topic_name], self.running.broker.topics[topic_name].channels[name]
+            self.grouping.delivered(topic, topic.channels[name], real, sequences, self.clock.true)
+        if self.rules.of_channels.max_held is not None:
+            self._look_at_held()
 
-    def _received(self, client: Client, data: bytes) -> None:
+    def _look_at_held(self) -> None:
+        for topic in self.ledger.topics.values():
+            for name, channel in topic.channels.items():
+                if (real := self.running.broker.topics[topic.name].channels.get(name)) is not None:
+                    self.grouping.look_at_held(topic, channel, real)
+
+    def _received(self, client: Client, data: bytes) -> list[int]:
+        """Note what a client gets. Return the sequences."""
+        sequences = []
         for attempts, message_id, body in _messages(data):
             self.note(f"  client {client.number} gets {message_id.decode()} {body[:8]!r} attempts {attempts}")
             if client.topic.name not in self.ledger.topics or client.channel not in client.topic.channels:
@@ -289,6 +310,8 @@ class Life:
                 held_until=self.clock.true + client.consumer.msg_timeout - 0.001,
             )
             client.in_hand[message_id] = sequence
+            sequences.append(sequence)
+        return sequences
 
     def _settle_drafts(self) -> list[TopicModel]:
         """Note what was published in this turn, or before it, and was sealed in it. Return its topics."""
@@ -401,14 +424,17 @@ class Life:
 
     # Publishing
 
-    def bodies(self, topic: str, count: int, delay: float = 0.0, size: int = 0) -> list[bytes]:
+    def bodies(
+        self, topic: str, count: int, delay: float = 0.0, size: int = 0, groups: Sequence[bytes | None] = ()
+    ) -> list[bytes]:
         found = []
-        for _ in range(count):
+        for _, group in zip(range(count), groups or (None,) * count, strict=True):
             self._numbers += 1
             body = b"%d." % self._numbers
             body = body.ljust(size, b"x")
             timestamp = self.running.broker.turn.timestamp
-            self.ledger.sent(body, Published(topic, self.clock.true, delay, self.clock.forward, timestamp))
+            published = Published(topic, self.clock.true, delay, self.clock.forward, timestamp, group=group_of(group))
+            self.ledger.sent(body, published)
             found.append(body)
         return found
 
@@ -420,18 +446,31 @@ class Life:
             return self.ledger.topic_created(name, real.log, self.settings.ack_of(name))
         return self.ledger.topics[name]
 
-    def publish(self, name: str, count: int = 1, *, delay: float = 0.0, size: int = 0, single: bool = False) -> None:
+    def publish(
+        self,
+        name: str,
+        count: int = 1,
+        *,
+        delay: float = 0.0,
+        size: int = 0,
+        single: bool = False,
+        groups: Sequence[bytes | None] = (),
+    ) -> None:
+        """Publish so many messages. `groups` has an `nsq-group` for each, or None: it has no such header."""
         topic = self.topic(name)
         real = self.running.broker.topics[name]
-        bodies = self.bodies(name, count, delay, size)
-        self.note(f"publish to {name}: {bodies[0][:8]!r} and {count - 1} more, delay {delay}, size {size}")
+        bodies = self.bodies(name, count, delay, size, groups)
+        of = f", groups {[(it or b'')[:8] for it in groups]}" if groups else ""
+        self.note(f"publish to {name}: {bodies[0][:8]!r} and {count - 1} more, delay {delay}, size {size}{of}")
+        headers = [encode_headers({"nsq-group": it}) if it is not None else NONE for it in groups] or [b""] * count
         sized = [len(body).to_bytes(4, "big") + body for body in bodies]
         if single:
-            for body, one in zip(bodies, sized, strict=True):
-                self._publish(topic, [body], partial(real.publish_one, one, int(delay * 1000)))
+            for body, one, of_one in zip(bodies, sized, headers, strict=True):
+                self._publish(topic, [body], partial(real.publish_one, one, int(delay * 1000), headers=of_one))
         else:
             offsets = [0, *accumulate(map(len, sized))]
-            self._publish(topic, bodies, partial(real.publish, b"".join(sized), offsets, int(delay * 1000)))
+            publish = partial(real.publish, b"".join(sized), offsets, int(delay * 1000), headers=b"".join(headers))
+            self._publish(topic, bodies, publish)
 
     def _publish(self, topic: TopicModel, bodies: list[bytes], publish: Callable[[], Receipt]) -> None:
         drafted = sum(len(draft.bodies) for draft in self._drafts if draft.topic is topic)
@@ -473,6 +512,7 @@ class Life:
         self.note(f"seek {topic.name}/{name} to {cursor}")
         operator_actions.seek(self.running.broker.topics[topic.name].channels[name], cursor)
         self.ledger.channel_sought(topic, topic.channels[name], cursor)
+        self.grouping.began()
         self._forget_in_hand(topic, name)
 
     def note_backlog(self, topic: TopicModel, name: str) -> None:
@@ -509,21 +549,22 @@ class Life:
         if sum(result) != backlog.count or result.gone > backlog.count - len(restored):
             raise Violation(f"{topic.name}/{noted.channel}: {result}, {len(restored)} are there")
         self.ledger.channel_restored(topic.channels[noted.channel], restored, backlog.end, held)
+        self.grouping.began()
         return True
 
     def _owed_by(self, topic: TopicModel, backlog: Backlog) -> dict[int, Owed]:
         """Return what the backlog says of messages that the log still has."""
         log, ledger = self.running.broker.topics[topic.name].log, self.ledger
         owed = {}
-        for sequence in range(max(backlog.next, log.first), backlog.end):
-            if not is_in(sequence, backlog.finished):
+        for sequence in range(backlog.next, backlog.end):
+            if not is_in(sequence, backlog.finished) and (sequence >= log.first or log.next_kept(sequence) == sequence):
                 owed[sequence] = Owed(due=ledger.due_by_publication(topic, sequence))
         for sequence, attempts in backlog.requeued:
-            owed[sequence] = Owed(attempts, is_new=False)
+            owed[sequence] = Owed(attempts, is_new=False, holds_up=attempts > 0)
         for sequence, attempts, due_ms in backlog.deferred:
             at = self.clock.true + due_ms / 1e3 - self.clock.wall() / 1e9
             due = Due(at, self.clock.forward, ledger.number, is_publication=False)
-            owed[sequence] = Owed(attempts, due=due, is_new=False)
+            owed[sequence] = Owed(attempts, due=due, is_new=False, holds_up=attempts > 0)
         exceptions = backlog.exceptions()
         return {s: it for s, it in owed.items() if s not in exceptions or log.next_readable(s) == s}
 
@@ -576,6 +617,7 @@ class Life:
         self.note(f"empty {topic.name}/{name}")
         operator_actions.empty(self.running.broker.topics[topic.name].channels[name])
         self.ledger.empty_channel(topic, topic.channels[name])
+        self.grouping.began()
         self._forget_in_hand(topic, name)
 
     def _forget_in_hand(self, topic: TopicModel, name: str) -> None:
@@ -776,6 +818,7 @@ class Life:
         self.note(f"rules: {_described(rules)}; of topics: {_described(topic_rules)}")
         self.rules.of_channels, self.rules.of_topics = rules, topic_rules
         self.ledger.rules_changed(rules, topic_rules)
+        self.grouping.began()
         if self.machine is not None:
             with self.turn():
                 self.machine.broker.rules_changed(list(self.machine.broker.topics))
@@ -805,7 +848,26 @@ class Life:
     # Time
 
     def pass_time(self, seconds: float) -> None:
+        before = self._could_go() if seconds >= LONG_PAUSE else {}
         self.running.pass_time(seconds)
+        after = self._could_go() if before else {}
+        for place, groups in before.items():
+            if place in after and (stuck := {group for group in groups if after[place].get(group) == groups[group]}):
+                raise Violation(f"{place}: groups {stuck} wait although they could go: {groups}")
+
+    def _could_go(self) -> dict[tuple[str, str, int], dict[bytes, Stand]]:
+        """Return the groups that could go, of channels with a consumer that has room, and what these have delivered."""
+        found = {}
+        for client in self.clients if self.rules.of_channels.has_groups else ():
+            topic, channel = client.topic, client.topic.channels.get(client.channel)
+            if channel is None or channel.paused or is_ephemeral(channel.name):
+                continue
+            if not client.is_open or client.consumer.room <= 0:
+                continue
+            real = self._real_channel(client)
+            delivered = sum(len(owed.history) for owed in channel.owed.values()) + len(channel.gone)
+            found[topic.name, channel.name, delivered] = self.grouping.ready(topic, channel, real)
+        return found
 
     def check(self) -> None:
         self.ledger.check(self.running.broker)
@@ -817,7 +879,7 @@ class Life:
         self.disk.heal()
         self.disk.stop_at = None
         self.pass_time(5.0)  # the disk works again
-        self.change_rules(NO_CHANNEL_RULES)
+        self.change_rules(self.rules_at_end)
         self._check_that_it_publishes()
         with self.turn():
             for topic in list(self.ledger.topics.values()):
@@ -839,9 +901,11 @@ class Life:
                     self.subscribe(topic.name, name, ready=100, timeout=60.0)
         for _ in range(DRAIN_ROUNDS):
             for client in self.clients:
-                if client.in_hand:
+                while client.in_hand:
                     with self.turn():
                         self.finish(client, list(client.in_hand))
+                    if not self.rules.of_channels.has_groups:
+                        break
             self.check()
             if not self.ledger.unfinished():
                 return

@@ -24,6 +24,7 @@ class Published:
     forward: float  # the most that the wall clock had been set forward by then
     timestamp: int = 0  # wall time, in nanoseconds, of the turn in which it was published
     has_sure_id: bool = True
+    group: bytes = b""
 
 
 @dataclass(slots=True)
@@ -53,7 +54,8 @@ class Owed:
     held_until: float = -inf  # in flight until this true time
     since: int = 0  # the number of the seek, restore or redelivery that made it due again; 0: none
     kicked: int = 0  # the number of the kick that made its attempts begin anew; 0: none
-    is_new: bool = True  # it waits ahead of the cursor: nobody has got it, or has asked for it by itself
+    is_new: bool = True  # nobody has got it, or has asked for it by itself; it waits ahead of the cursor, or is held
+    holds_up: bool = False  # it was delivered before: if its group has an order, the later ones wait for it
 
     def note_attempts(self, attempts: int, number: int, *, lazily: bool) -> None:
         self.attempts = attempts

@@ -7,11 +7,12 @@ from random import Random
 from typing import Any, Final
 
 from nsqd.ack_option import Ack
-from nsqd.broker.rules import NO_TOPIC_RULES, ChannelRules, Overflow, TopicRules
+from nsqd.broker.rules import NO_TOPIC_RULES, BackoffRule, ChannelRules, Overflow, TopicRules
 from nsqd.log.retention import Retention
 from tests.simulation.disk import Crash
 
 _SECOND: Final = 1_000_000_000  # nanoseconds
+_BACKOFF: Final = BackoffRule(exponential=True, shortest_ms=200, longest_ms=3_000, jitter=0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Plan:
     buries: bool = True  # messages that fail are buried, kicked and discarded
     limits: bool = True  # some policies have times to live, bounds and breakers; only with `buries`
     cancels: bool = True  # messages that wait are taken back and moved
+    groups: bool = False  # messages have groups, and policies have rules about them
     history: bool = False  # with seeks, restored backlogs, redeliveries, retention, and a disk reserve
 
 
@@ -32,6 +34,7 @@ ANYTHING: Final = Plan()
 POWER_LOSS: Final = Plan(ack=Ack.SYNCED, crashes=tuple(crash for crash in Crash if crash.is_power_cut), fails=False)
 
 HISTORY: Final = Plan(history=True)
+GROUPS: Final = Plan(history=True, groups=True)
 
 
 def command_for(name: str, seed: int, plan: Plan) -> str:
@@ -77,6 +80,22 @@ def drawn_rules(random: Random, rules: ChannelRules) -> tuple[ChannelRules, Topi
     messages, size = _bounds(random)
     overflow = random.choice((Overflow.REJECT, Overflow.DROP_OLDEST))
     return rules, TopicRules(max_messages=messages, max_bytes=size, overflow=overflow)
+
+
+def with_groups(random: Random, rules: ChannelRules) -> ChannelRules:
+    """Return these rules with other ones about groups, or with none in one case of eight."""
+    rules = replace(rules, backoff=random.choice((None, None, None, _BACKOFF)))
+    if random.random() < 0.125:
+        return replace(rules, max_in_flight_per_group=None, order=None, share=None, weights=(), max_held=None)
+    is_shared = random.random() < 0.5
+    return replace(
+        rules,
+        max_in_flight_per_group=random.choice((None, None, 1, 2, 3)),
+        order=random.choice((None, "group", "group")),
+        share="group" if is_shared else None,
+        weights=random.choice(((), (("a", 3),), (("b", 2), ("c", 5)))) if is_shared else (),
+        max_held=random.choice((None, None, None, 3, 20)),
+    )
 
 
 def _bounds(random: Random) -> tuple[int | None, int | None]:

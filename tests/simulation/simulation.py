@@ -13,16 +13,21 @@ from unittest import mock
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack_option import Ack
 from nsqd.broker.buried_queue import Verb
-from nsqd.broker.rules import NO_TOPIC_RULES
+from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES
 from tests.simulation.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
 from tests.simulation.life import Client, Life, small_journal
 from tests.simulation.models import TopicModel
-from tests.simulation.plans import ANYTHING, Plan, drawn_rules, rules_of_failures, settings_of_history
+from tests.simulation.plans import ANYTHING, Plan, drawn_rules, rules_of_failures, settings_of_history, with_groups
 from tests.simulation.promise import Violation
 
 TOPICS: Final = ("orders", "orders", "clicks", "scratch")
 CHANNELS: Final = ("mail", "mail", "audit", "tail#ephemeral")
+# With groups, lives have fewer places, so that more of a group comes together.
+TOPICS_WITH_GROUPS: Final = (*["orders"] * 7, "clicks")
+CHANNELS_WITH_GROUPS: Final = (*["mail"] * 7, "audit", "audit", "tail#ephemeral")
 DELAYS: Final = (0.001, 0.3, 5.0, 70.0)
+# Of messages, if there are groups: a is larger than the others, None is no header, and the last three are no valid names.
+_GROUPS: Final = (*[b"a"] * 6, b"b", b"b", b"c", "\u00fc".encode(), b"l" * 128, None, b"", b"l" * 129, b"\xff")
 EVENTS: Final = (40, 160)  # at least, at most
 FEWEST_FOR_A_BREAKER: Final = 4  # deliveries: few lives have 20 in a minute
 
@@ -76,6 +81,8 @@ class Simulation:
     def __init__(self, random: Random, plan: Plan, note: Callable[[str], None]) -> None:
         self.random = random
         self.plan = plan
+        self.topics = TOPICS_WITH_GROUPS if plan.groups else TOPICS
+        self.channels = CHANNELS_WITH_GROUPS if plan.groups else CHANNELS
         self.counts: Counter[str] = Counter()
         self._note = note
         disk = SimulatedDisk(random=random, syncs_files=plan.syncs_files)
@@ -121,6 +128,8 @@ class Simulation:
                 self._start(self._crash_at_stop)
         self.counts["calls"] = life.disk.number
         life.disk.stop_at = None
+        if self.plan.groups and self.random.random() < 0.7:
+            life.rules_at_end = with_groups(self.random, NO_CHANNEL_RULES)
         life.drain()
         if self.random.random() < 0.5:
             life.start(life.stop())
@@ -163,6 +172,9 @@ class Simulation:
             choices += [(2, self._use_up), (6, self._note_backlog)]
         if self.plan.buries:
             choices.append((1, self._change_rules))
+        if self.plan.groups:
+            choices += [(20, self._serve), (3, self._pile_up)]
+            choices += [(2, self._change_groups), (3, self._fail_and_start_again)]
         if self.steps_of_the_clock:
             choices.append((2, self._step_clock))
         weights, events = zip(*choices, strict=True)
@@ -193,21 +205,33 @@ class Simulation:
             choices += [(1, self._stop_job), (2, self._undo_kick)]
         if self.plan.cancels:
             choices += [(3, self._cancel), (2, self._move)]
+        if self.plan.groups:
+            choices += [(8, self._publish), (6, self._subscribe), (3, self._requeue)]
         weights, actions = zip(*choices, strict=True)
         self.random.choices(actions, weights)[0]()
 
     def _publish(self) -> None:
         size = self.random.choice((0, 0, 100, 5000)) if self.big else self.random.choice((0, 0, 30, 100))
         single = self.random.random() < 0.5
-        self.life.publish(self.random.choice(TOPICS), self.random.choice((1, 1, 3, 8)), size=size, single=single)
+        name, count = self.random.choice(self.topics), self.random.choice((1, 1, 3, 8))
+        self.life.publish(name, count, size=size, single=single, groups=self._some_groups(count))
+
+    def _some_groups(self, count: int) -> list[bytes | None]:
+        if not self.plan.groups:
+            return []
+        if self.random.random() < 0.1:
+            return [self.random.choice(_GROUPS)] * count
+        return [self.random.choice(_GROUPS) for _ in range(count)]
 
     def _publish_deferred(self) -> None:
-        self.life.publish(self.random.choice(TOPICS), self.random.choice((1, 3)), delay=self.random.choice(DELAYS))
+        name, count, delay = self.random.choice(self.topics), self.random.choice((1, 3)), self.random.choice(DELAYS)
+        self.life.publish(name, count, delay=delay, groups=self._some_groups(count))
 
     def _subscribe(self) -> None:
         ready = self.random.choice((0, 1, 3, 20))
         timeout = self.random.choice((0.5, 20.0))
-        self.life.subscribe(self.random.choice(TOPICS), self.random.choice(CHANNELS), ready=ready, timeout=timeout)
+        topic, channel = self.random.choice(self.topics), self.random.choice(self.channels)
+        self.life.subscribe(topic, channel, ready=ready, timeout=timeout)
 
     def _create(self) -> None:
         self.life.create_channel(self.random.choice(TOPICS), self.random.choice(("mail", "audit")))
@@ -339,7 +363,28 @@ class Simulation:
         rules, topic_rules = rules_of_failures(self.random), NO_TOPIC_RULES
         if self.plan.limits:
             rules, topic_rules = drawn_rules(self.random, rules)
+        if self.plan.groups:
+            rules = with_groups(self.random, rules)
         self.life.change_rules(rules, topic_rules)
+
+    def _change_groups(self) -> None:
+        rules = with_groups(self.random, self.life.rules.of_channels)
+        self.life.change_rules(rules, self.life.rules.of_topics)
+
+    def _serve(self) -> None:
+        """Have consumers work for a while, and most of what they do succeeds."""
+        for _ in range(self.random.choice((5, 20, 40))):
+            busy = [client for client in self.life.clients if client.is_open and client.in_hand]
+            if not busy:
+                return
+            with self.life.turn():
+                client = self.random.choice(busy)
+                ids = self.random.sample(sorted(client.in_hand), self.random.randint(1, len(client.in_hand)))
+                if self.random.random() < 0.9:
+                    self.life.finish(client, ids)
+                else:
+                    self.life.requeue(client, ids[0], self.random.choice((0.0, 0.001, 0.3)))
+            self.life.pass_time(self.random.choice((0.0, 0.001, 0.03)))
 
     def _touch(self) -> None:
         if (client := self._client()) is not None and client.in_hand:
@@ -383,6 +428,27 @@ class Simulation:
         with self.life.turn():
             self._operate()
         self.life.make_durable()
+
+    def _pile_up(self) -> None:
+        """Have so much of one group that others have to be served beside it."""
+        with self.life.turn():
+            self.life.publish("orders", 25, groups=[b"a"] * 25)
+            self.life.publish("orders", 3, groups=self._some_groups(3))
+            self.life.subscribe("orders", "mail", ready=self.random.choice((1, 2, 3)), timeout=20.0)
+        self._serve()
+        with self.life.turn():
+            self.life.publish("orders", 3, groups=self._some_groups(3))
+        self._serve()
+
+    def _fail_and_start_again(self) -> None:
+        """Crash when a message has just failed, and subscribe again at once."""
+        with self.life.turn():
+            self._requeue()
+        if self.random.random() < 0.7:
+            self.life.pass_time(0.2)  # so that the journal has it, and the next message of its group may have come
+        self._crash()
+        with self.life.turn():
+            self.life.subscribe("orders", "mail", ready=self.random.choice((1, 3, 20)), timeout=20.0)
 
     # Time, crashes, failures
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 import pytest
 from pyroaring import BitMap64
 
-from nsqcommon.wire.commands import fin, nop, req
+from nsqcommon.wire.commands import fin, nop, rdy, req
 from nsqcommon.wire.headers import encode_headers
 from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
@@ -608,12 +608,15 @@ def requeued_without_counting() -> tuple[Grouped, Client]:
     return it, client
 
 
-@pytest.mark.parametrize("then", ["", "rotate", "move"])
+@pytest.mark.parametrize("then", ["", "rotate", "move", "due move", "due rotate move"])
 def test_a_delivery_that_does_not_count_holds_up_its_group_after_a_restart(then: str) -> None:
-    it, _ = requeued_without_counting()
-    if then == "rotate":
+    it, client = requeued_without_counting()
+    if "due" in then:  # nobody takes it
+        client.say(rdy(0))
+        it.node.pass_time(5.1)
+    if "rotate" in then:
         it.rotate()
-    elif then == "move":
+    if "move" in then:
         operator_actions.move(it.real, BitMap64(it.of("a1")), 5000)
     it.crash()
     client = it.consumer()
@@ -623,6 +626,29 @@ def test_a_delivery_that_does_not_count_holds_up_its_group_after_a_restart(then:
     it.node.load()
     assert it.got(client) == "a1"
     assert it.attempts["a1"] == 1
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("then", ["rotate", "move"])
+def test_a_later_delivery_counts_although_the_first_one_did_not(then: str, now: bool) -> None:
+    it, client = requeued_without_counting()
+    if now:
+        operator_actions.move(it.real, BitMap64(it.of("a1")), 0)
+        it.node.turn()
+    else:
+        it.node.pass_time(5.1)
+    assert it.got(client) == "a1"
+    it.requeue(client, "a1", 5000)
+    if then == "rotate":
+        it.rotate()
+    else:
+        operator_actions.move(it.real, BitMap64(it.of("a1")), 5000)
+    it.crash()
+    client = it.consumer()
+    it.node.pass_time(5.1)
+    it.node.load()
+    assert it.got(client) == "a1"
+    assert it.attempts["a1"] == 2
 
 
 def test_a_delivery_that_does_not_count_holds_up_its_group_after_a_change_of_the_rules() -> None:
@@ -829,6 +855,33 @@ def test_a_backlog_is_restored_with_held_messages_that_are_only_in_a_compacted_f
         it.node.load()
     assert sorted(it.drain(client).split()) == ["a1", "a2", "a4", "b1", "b2"]
     assert operator_actions.restore_backlog(it.real, backlog, 0) is None
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_held_messages_that_are_only_in_a_compacted_file_stay_held_when_an_older_backlog_is_restored(
+    crashes: bool,
+) -> None:
+    it = Grouped(**ORDER)
+    client = it.consumer()
+    it.publish("b1")
+    assert it.got(client) == "b1"
+    backlog = operator_actions.backlog(it.real, 100)
+    assert backlog is not None
+    it.publish("a1 a2 a3")
+    it.publish("c1 c2")
+    assert it.got(client) == "a1 c1"
+    log = it.node.store.logs["t"]
+    log.first, log.compacted = 4, it.of("b1 a1 a2 a3")
+    assert operator_actions.restore_backlog(it.real, backlog, 100) == (1, 0)
+    assert it.held() == it.of("a2 a3")
+    it.node.turn()
+    if crashes:
+        it.crash()
+        client = it.consumer()
+        it.node.load()
+        assert it.drain(client) == "b1 a1 c1 a2 c2 a3"
+    else:
+        assert it.drain(client, "b1 a1 c1") == "a2 c2 a3"
 
 
 def test_held_messages_are_not_redelivered_because_they_wait() -> None:
