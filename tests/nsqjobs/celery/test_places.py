@@ -94,7 +94,7 @@ def test_it_starts_with_late_tasks(tasks: dict[str, Any]) -> None:
 def test_it_starts_if_nsqd_can_not_be_asked(tasks: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     tasks["shop.charge"] = task(late=False)
     check(ConnectError("HTTP port 4151: connection refused"))
-    assert [(it.levelno, it.message) for it in caplog.records] == [
+    assert [(level, text) for _, level, text in caplog.record_tuples] == [
         (logging.WARNING, "can't ask for the policy of mails/jobs: HTTP port 4151: connection refused")
     ]
 
