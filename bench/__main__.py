@@ -27,6 +27,7 @@ from bench import (
     landing,
     latency,
     memory,
+    noisy,
     peers,
     recovery,
     remote,
@@ -66,6 +67,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark[Any]]] = {
         admin.BENCHMARK,
         attack.BENCHMARK,
         turns.BENCHMARK,
+        noisy.BENCHMARK,
         workers.BENCHMARK,
     )
 }
