@@ -20,6 +20,7 @@ from bench import (
     everything,
     extras,
     fanout,
+    groups,
     guard,
     history,
     http_consume,
@@ -67,6 +68,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark[Any]]] = {
         admin.BENCHMARK,
         attack.BENCHMARK,
         turns.BENCHMARK,
+        groups.BENCHMARK,
         noisy.BENCHMARK,
         workers.BENCHMARK,
     )
