@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from bench import noisy, noisy_chart
 from bench.noisy import ALONE, SHARED, UNSHARED, NoisySettings, Side
-from bench.work import Work
+from bench.work import ROOT, Work
 
 
 def test_messages_that_have_not_come_count_with_their_age() -> None:
@@ -23,6 +24,12 @@ def test_the_share_s_p99_is_compared_with_that_of_a_cluster_without_the_large_cu
     row = noisy._row(sides, SHARED, "p99")
     assert (row.ratio, row.is_met) == (1.5, True)
     assert noisy._row(sides, SHARED, "p50").demand is None
+
+
+def test_the_picture_of_the_documents_is_up_to_date() -> None:
+    result = json.loads((ROOT / "bench" / "results" / "0040-noisy.json").read_text(encoding="utf-8"))
+    command = "run python -m bench noisy --draw bench/results/0040-noisy.json"
+    assert (ROOT / noisy_chart.PICTURE).read_text(encoding="utf-8") == noisy_chart.svg(result), command
 
 
 def test_the_picture_shows_each_side_and_its_p99() -> None:
