@@ -96,11 +96,9 @@ def _consume(settings: GroupsSettings, work: Work, broker: Broker, client: str, 
     fill(work, broker, topic, count, SIZE, 200, f"groups={settings.groups}", f"draw={draw}")
     before = broker.processor_seconds()
     if client == "loadgen":
-        words = (topic, CHANNEL, 2, 2500, _LIMIT, f"count={count}")
-        load = work.load("sub", broker.tcp_port, *words, at_most=_LIMIT)
+        load = work.load("sub", broker.tcp_port, topic, CHANNEL, 2, 2500, _LIMIT, f"count={count}", at_most=_LIMIT)
     else:
-        words = (broker.tcp_port, "sub", topic, _LIMIT, count)
-        load = work.python("bench.clients.nsqclient_load", *words, at_most=_LIMIT)
+        load = work.python("bench.clients.nsqclient_load", broker.tcp_port, "sub", topic, _LIMIT, count, at_most=_LIMIT)
     used = broker.processor_seconds() - before
     broker.post_all([f"/topic/delete?topic={topic}"])
     return Measured(load["msgs_per_s"], used * 1e6 / load["msgs"])
