@@ -64,8 +64,12 @@ def run(settings: GroupsSettings, work: Work) -> list[Row]:
 def _nsqd(settings: GroupsSettings, work: Work, rule: str) -> AbstractContextManager[Broker]:
     """Run nsqd with a rule for all channels."""
     policy = work.folder / f"{rule}.toml"
-    policy.write_text(f'[[policy]]\nchannel = "*"\n{RULES[rule]}' if RULES[rule] else "")
+    policy.write_text(policy_of(rule))
     return nsqd_factory(work, settings.build, [f"--policy-file={policy}", *settings.flag])()
+
+
+def policy_of(rule: str) -> str:
+    return f'[[policy]]\nchannel = "*"\n{RULES[rule]}' if RULES[rule] else ""
 
 
 # What rules cost
