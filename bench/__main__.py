@@ -20,6 +20,7 @@ from bench import (
     everything,
     extras,
     fanout,
+    groups,
     guard,
     history,
     http_consume,
@@ -27,6 +28,7 @@ from bench import (
     landing,
     latency,
     memory,
+    noisy,
     peers,
     recovery,
     remote,
@@ -66,6 +68,8 @@ BENCHMARKS: Final[Mapping[str, Benchmark[Any]]] = {
         admin.BENCHMARK,
         attack.BENCHMARK,
         turns.BENCHMARK,
+        groups.BENCHMARK,
+        noisy.BENCHMARK,
         workers.BENCHMARK,
     )
 }

@@ -42,6 +42,8 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "backlog": ("--count=200000",),
     "client": ("--runs=1", "--seconds=0.3"),
     "peers": ("--quick",),
+    "groups": ("--runs=1", "--messages=40000", "--held=50000"),
+    "noisy": ("--runs=1", "--seconds=2", "--waiting=20000"),
     "workers": ("--runs=1", "--seconds=0.5", "--kills=1"),
     "admin": ("--nodes=1", "--topics=50", "--seconds=2"),
     "turns": ("--messages=5000", "--topics=200", "--channels=50", "--only=GET|fill|policy"),

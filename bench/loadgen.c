@@ -21,6 +21,11 @@
  *   rate=R      at most R messages a second in all
  *   defer=MS    DPUB (pub with batch 1) or &defer= (http with batch 1)
  *   headers=1   HPUB or HMPUB: the first 202 bytes of what would be the body are five headers (pub without defer)
+ *   groups=N    the same, but these are 29 bytes, the header nsq-group: customer-000000 to customer-(N-1) in turn, whose
+ *               number is in the bytes 8 to 11 of the body
+ *   group=F     the first of the groups has the number F
+ *   draw=random|half     groups at random; half: every second message belongs to the first group
+ *   stamp=1     the time of sending in the first 8 bytes of each body, for waits= of a consumer
  *   keys=PREFIX a key of its own for each command: PREFIX and a running number of 8 digits (pub without defer)
  * keys of sub
  *   count=N     stop when N messages are finished; `seconds` is then the limit
@@ -32,6 +37,12 @@
  *   first=fin|hold|req   what happens to a message that comes for the first time: hold lets it time out, req requeues
  *                        it at once; when it comes again it is finished
  *   timeout=MS  the message timeout to ask for; with first=hold and verify, prints how late messages came back
+ *   work=MS     a message is finished after a time between half and one and a half of this
+ *   apart=G     messages of the group with this number are finished, but count nowhere
+ *   stuck=1     and with this they are not even finished
+ *   waits=FILE  the microseconds from the sending to the receipt of each stamped message, one a line
+ *
+ * SIGTERM ends a consumer as its time does.
  *
  * Prints one line of key=value pairs. Exit status: 0 done, 2 wrong usage or system error, 3 the server closed the
  * connection (the line is printed all the same), 4 the limit came before the count. Loopback only. */
@@ -40,6 +51,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,14 +74,17 @@ typedef struct { const char *host, *topic, *channel; int port; } target;
 typedef struct {
     uint64_t count, rate, verify, noise;
     int topics, channels, defer, timeout, window;
-    const char *keys;
-    bool headers;
+    int groups, group, apart, work;
+    const char *keys, *waits;
+    bool headers, stamp, stuck;
     double quiet;
     enum { FIN_FIRST, HOLD_FIRST, REQ_FIRST } first;
+    enum { IN_TURN, AT_RANDOM, HALF_TO_FIRST } draw;
 } settings;
 
 static int epoll;
 static bool server_closed;
+static volatile sig_atomic_t stopping;
 
 /* small things */
 
@@ -89,6 +104,11 @@ static void usage(const char *what) {
 static void *need(void *memory) {
     if (!memory) die("memory");
     return memory;
+}
+static uint64_t next_random(void) { /* xorshift: the same numbers in every run */
+    static uint64_t state = 88172645463325252;
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
 }
 static uint32_t get32(const uint8_t *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
 static void put32(uint8_t *p, uint32_t v) { p[0] = v >> 24, p[1] = v >> 16, p[2] = v >> 8, p[3] = v; }
@@ -203,6 +223,9 @@ static void hang_up(conn *conns, int n) { /* lets the server read our last bytes
 
 /* publishing */
 
+static const uint8_t group_header[] = "\0\33\11nsq-group\0\17customer-000000";
+enum { GROUP_HEADER = sizeof group_header - 1, GROUP_DIGITS = 6 };
+
 typedef struct { buffer bytes; size_t first_body, key; } command;
 typedef struct {
     settings set;
@@ -213,14 +236,10 @@ typedef struct {
 } publishing;
 
 static void add_body(buffer *b, const publishing *p) {
-    static uint64_t state = 88172645463325252; /* xorshift: the same bytes in every run */
     room(b, p->size);
     uint8_t *body = b->data + b->len;
     memset(body, 'x', p->size);
-    for (int i = 0; p->set.noise && i < p->size; i++) {
-        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-        body[i] = state;
-    }
+    for (int i = 0; p->set.noise && i < p->size; i++) body[i] = next_random();
     if (p->set.headers) {
         static const uint8_t pair[10] = "\7header0\0\36"; /* and a value of 30 bytes */
         body[0] = 0, body[1] = 200;
@@ -229,6 +248,7 @@ static void add_body(buffer *b, const publishing *p) {
             body[2 + 40 * i + 7] = '0' + i;
         }
     }
+    if (p->set.groups) memcpy(body, group_header, GROUP_HEADER);
     b->len += p->size;
 }
 static void add_bodies(command *c, const publishing *p) { /* as MPUB has them: count, then size and body of each */
@@ -254,7 +274,7 @@ static void make_command(command *c, const publishing *p, const target *to, int 
     } else if (p->set.keys) {
         n = snprintf(line, sizeof line, "%sPUB %s %s00000000\n", p->batch > 1 ? "M" : "", topic, p->set.keys);
         c->key = n - 9;
-    } else if (p->set.headers) n = snprintf(line, sizeof line, "H%sPUB %s\n", p->batch > 1 ? "M" : "", topic);
+    } else if (p->set.headers || p->set.groups) n = snprintf(line, sizeof line, "H%sPUB %s\n", p->batch > 1 ? "M" : "", topic);
     else if (p->batch > 1) n = snprintf(line, sizeof line, "MPUB %s\n", topic);
     else if (p->set.defer) n = snprintf(line, sizeof line, "DPUB %s %d\n", topic, p->set.defer);
     else n = snprintf(line, sizeof line, "PUB %s\n", topic);
@@ -268,8 +288,24 @@ static bool may_send(const publishing *p) {
     if (p->set.count && p->sent >= p->set.count) return false;
     return !p->set.rate || p->sent < (now() - p->start) * p->set.rate;
 }
+static uint32_t group_of(const publishing *p, uint64_t number) {
+    uint32_t first = p->set.group, n = p->set.groups;
+    if (p->set.draw == AT_RANDOM) return first + next_random() % n;
+    if (p->set.draw == HALF_TO_FIRST) return number % 2 ? first : first + 1 + number / 2 % (n - 1);
+    return first + number % n;
+}
+static void name_groups(const publishing *p, uint8_t *message) { /* of all messages of a command */
+    double stamp = now();
+    for (int i = 0; i < p->batch; i++, message += 4 + p->size) {
+        uint32_t group = group_of(p, p->sent + i);
+        memcpy(message + GROUP_HEADER + 8, &group, sizeof group);
+        if (p->set.stamp) memcpy(message + GROUP_HEADER, &stamp, sizeof stamp);
+        for (uint8_t *digit = message + GROUP_HEADER; digit > message + GROUP_HEADER - GROUP_DIGITS; group /= 10) *--digit = '0' + group % 10;
+    }
+}
 static void send_command(publishing *p, conn *c) {
     command *next = &p->commands[(c->index + c->turns++) % p->set.topics];
+    if (p->set.groups) name_groups(p, next->bytes.data + next->first_body);
     if (p->set.verify)
         for (int i = 0; i < p->batch; i++) {
             uint64_t number = p->sent + i;
@@ -317,6 +353,10 @@ static int publish(const target *to, settings set, int nconns, int batch, int si
     publishing p = {.set = set, .batch = batch, .size = size, .conns = nconns};
     if (set.verify && size < 8) usage("verify needs bodies of 8 bytes");
     if (set.headers && (size <= 202 || set.verify || set.keys)) usage("headers need more than 202 bytes, and neither verify nor keys");
+    if (set.groups && (size < GROUP_HEADER + 12 || http || set.headers || set.keys || set.verify || set.defer))
+        usage("groups need 41 bytes, and neither http, headers, keys, verify nor defer");
+    if (set.stamp && !set.groups) usage("stamp needs groups");
+    if (set.draw == HALF_TO_FIRST && set.groups < 2) usage("draw=half needs two groups");
     if (set.count) p.set.count = (set.count + batch - 1) / batch * batch;
     p.commands = need(calloc(set.topics, sizeof *p.commands));
     for (int i = 0; i < set.topics; i++) make_command(&p.commands[i], &p, to, i, http);
@@ -325,7 +365,7 @@ static int publish(const target *to, settings set, int nconns, int batch, int si
     for (int i = 0; i < nconns; i++) {
         dial(&conns[i], i, to);
         if (http) conns[i].started = true, conns[i].owed = set.window;
-        else identify(&conns[i], -1, 0, set.keys ? "keys" : set.headers ? "headers" : NULL);
+        else identify(&conns[i], -1, 0, set.keys ? "keys" : set.headers || set.groups ? "headers" : NULL);
     }
     double t = p.start = now(), end = t + seconds;
     for (int i = 0; i < nconns; i++) { pay(&p, &conns[i]); flush(&conns[i]); }
@@ -364,16 +404,64 @@ static int publish(const target *to, settings set, int nconns, int batch, int si
 
 /* consuming */
 
+enum { SLOTS = 1 << 15 }; /* of a tenth of a millisecond each */
+
+typedef struct worked_on { struct worked_on *next; conn *c; uint8_t id[16]; } worked_on;
 typedef struct {
     settings set;
     uint64_t got, finished, redelivered, duplicate, foreign, errors, lates;
     uint8_t **seen; /* for each channel, a bit for each running number */
     double *first_at, *late, first, last;
+    worked_on **slots, *spare; /* messages that are finished later, by the slot of their time, modulo SLOTS */
+    uint64_t slot;             /* the next one to be finished */
+    FILE *waits;
 } consuming;
 
+static uint64_t slot_at(double time) { return time * 1e4; }
+
+static void say_fin(conn *c, const uint8_t *id) {
+    uint8_t line[21] = "FIN 0123456789abcdef\n";
+    memcpy(line + 4, id, 16);
+    add(&c->out, line, sizeof line);
+}
+static void work_on(consuming *s, conn *c, const uint8_t *id) {
+    worked_on *it = s->spare ? s->spare : need(malloc(sizeof *it));
+    if (it == s->spare) s->spare = it->next;
+    worked_on **slot = &s->slots[slot_at(now() + s->set.work * 1e-3 * (.5 + next_random() % 1000 * 1e-3)) % SLOTS];
+    *it = (worked_on){.next = *slot, .c = c};
+    memcpy(it->id, id, sizeof it->id);
+    *slot = it;
+}
+static void finish_worked_on(consuming *s) { /* what is due now */
+    for (uint64_t due = slot_at(now()); s->slot <= due; s->slot++) {
+        worked_on *it = s->slots[s->slot % SLOTS], *next;
+        s->slots[s->slot % SLOTS] = NULL;
+        for (; it; it = next) {
+            say_fin(it->c, it->id);
+            s->finished++;
+            next = it->next, it->next = s->spare, s->spare = it;
+        }
+    }
+}
+static void note_wait(consuming *s, const uint8_t *frame, uint32_t size) {
+    double stamp = 0, arrived = now();
+    if (size >= 30 + sizeof stamp) memcpy(&stamp, frame + MESSAGE_HEAD, sizeof stamp);
+    if (stamp > 0 && stamp <= arrived) fprintf(s->waits, "%.0f\n", (arrived - stamp) * 1e6); /* letters are a huge number */
+}
+static bool is_apart(const consuming *s, const uint8_t *frame, uint32_t size) {
+    uint32_t group = 0;
+    if (s->set.apart < 0 || size < 30 + 8 + sizeof group) return false;
+    memcpy(&group, frame + MESSAGE_HEAD + 8, sizeof group);
+    return group == (uint32_t)s->set.apart;
+}
 static void finish_or_not(consuming *s, conn *c, const uint8_t *frame, uint32_t size) {
     unsigned attempts = (unsigned)frame[16] << 8 | frame[17];
     uint64_t number = UINT64_MAX;
+    if (is_apart(s, frame, size)) {
+        if (!s->set.stuck) say_fin(c, frame + 18);
+        return;
+    }
+    if (s->waits && attempts == 1) note_wait(s, frame, size);
     if (s->set.verify && size >= 30 + sizeof number) memcpy(&number, frame + MESSAGE_HEAD, sizeof number);
     s->got++;
     if (attempts > 1) s->redelivered++;
@@ -387,9 +475,8 @@ static void finish_or_not(consuming *s, conn *c, const uint8_t *frame, uint32_t 
         add(&c->out, line, sizeof line);
         return;
     }
-    uint8_t line[21] = "FIN 0123456789abcdef\n";
-    memcpy(line + 4, frame + 18, 16);
-    add(&c->out, line, sizeof line);
+    if (s->set.work) { work_on(s, c, frame + 18); return; }
+    say_fin(c, frame + 18);
     s->finished++;
     if (!s->set.verify) return;
     if (number >= s->set.verify) { s->foreign++; return; }
@@ -405,8 +492,20 @@ static uint64_t count_lost(const consuming *s) {
         for (uint64_t i = 0; i < s->set.verify; i++) lost += !(s->seen[k][i / 8] >> i % 8 & 1);
     return lost;
 }
+static void stop(int number) { stopping = number; }
+static int wait_for_events(struct epoll_event *events, const consuming *s) {
+    if (!s->set.work) return epoll_wait(epoll, events, EVENTS, 100);
+    struct pollfd any = {.fd = epoll, .events = POLLIN};
+    ppoll(&any, 1, &(struct timespec){.tv_nsec = 100000}, NULL); /* epoll_wait counts in milliseconds */
+    return epoll_wait(epoll, events, EVENTS, 0);
+}
 static int consume(const target *to, settings set, int nconns, int rdy, double seconds) {
     consuming s = {.set = set};
+    if (set.work && (set.verify || set.work * 15 >= SLOTS)) usage("work is at most 2184, and without verify");
+    if (set.waits && !(s.waits = fopen(set.waits, "w"))) die(set.waits);
+    signal(SIGTERM, stop);
+    s.slots = need(calloc(SLOTS, sizeof *s.slots));
+    s.slot = slot_at(now());
     char line[300], topic[128], channel[128];
     conn *conns = need(calloc(nconns, sizeof *conns));
     s.seen = need(calloc(set.channels, sizeof *s.seen));
@@ -424,10 +523,10 @@ static int consume(const target *to, settings set, int nconns, int rdy, double s
     struct epoll_event events[EVENTS];
     double start = now(), end = start + seconds, t;
     s.last = start;
-    while ((t = now()) < end && !server_closed) {
+    while ((t = now()) < end && !server_closed && !stopping) {
         if (set.count && s.finished >= set.count) break;
         if (set.quiet && s.got && t - s.last > set.quiet) break;
-        int n = epoll_wait(epoll, events, EVENTS, 100);
+        int n = wait_for_events(events, &s);
         for (int i = 0; i < n; i++) {
             conn *c = events[i].data.ptr;
             uint32_t size, type;
@@ -443,7 +542,11 @@ static int consume(const target *to, settings set, int nconns, int rdy, double s
             done_reading(c);
             flush(c);
         }
+        if (!set.work) continue;
+        finish_worked_on(&s);
+        for (int i = 0; i < nconns; i++) flush(&conns[i]);
     }
+    if (s.waits && fclose(s.waits)) die(set.waits);
     double took = s.got ? s.last - s.first : t - start;
     hang_up(conns, nconns);
     qsort(s.late, s.lates, sizeof *s.late, compare);
@@ -572,6 +675,14 @@ static void read_setting(settings *set, const char *argument) {
     else if (IS("defer")) set->defer = atoi(value);
     else if (IS("keys")) set->keys = value;
     else if (IS("headers")) set->headers = atoi(value);
+    else if (IS("groups")) set->groups = atoi(value);
+    else if (IS("group")) set->group = atoi(value);
+    else if (IS("draw")) set->draw = !strcmp(value, "random") ? AT_RANDOM : !strcmp(value, "half") ? HALF_TO_FIRST : IN_TURN;
+    else if (IS("stamp")) set->stamp = atoi(value);
+    else if (IS("work")) set->work = atoi(value);
+    else if (IS("apart")) set->apart = atoi(value);
+    else if (IS("stuck")) set->stuck = atoi(value);
+    else if (IS("waits")) set->waits = value;
     else if (IS("timeout")) set->timeout = atoi(value);
     else if (IS("quiet")) set->quiet = atof(value);
     else if (IS("first")) set->first = !strcmp(value, "hold") ? HOLD_FIRST : !strcmp(value, "req") ? REQ_FIRST : FIN_FIRST;
@@ -579,7 +690,7 @@ static void read_setting(settings *set, const char *argument) {
 #undef IS
 }
 int main(int argc, char **argv) {
-    settings set = {.topics = 1, .channels = 1, .window = 1};
+    settings set = {.topics = 1, .channels = 1, .window = 1, .apart = -1};
     struct rlimit files;
     if (argc < 7) usage("too few arguments");
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* never outlive who measures */

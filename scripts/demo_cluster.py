@@ -1,5 +1,7 @@
 """The cluster of compose.yaml as processes of this machine, with traffic: what `scripts/demo` runs.
 
+Besides, ten customers share a printer, one of whom has thousands of jobs: the policy lets them take turns.
+
 Each process is started when what it needs can be reached, and started again when it dies. At the end they stop in the
 opposite order, the producer long enough before its consumers that these can finish what is there, and the sums are
 shown. If the demo is killed, its guard ends them.
@@ -33,6 +35,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 HOST: Final = "127.0.0.1"
 TOPIC: Final = "orders"
 CHANNELS: Final = ("billing", "shipping")
+PRINTER: Final = "printer"  # the channel of the topic that customers share, and who consumes it
+POLICY: Final = '[[policy]]\ntopic = "prints"\nchannel = "printer"\nshare = "group"\n'
 START_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 20.0
 CATCH_UP_TIMEOUT: Final = 30.0
@@ -82,6 +86,8 @@ class Cluster:
             yield _daemon(f"nsqlookupd{number}", "nsqlookupd", port, f"--broadcast-address={HOST}")
 
     def brokers(self) -> Iterator[Program]:
+        policy = self.folder / "policy.toml"
+        policy.write_text(POLICY, encoding="utf-8")
         for number, port in enumerate(self.nsqds, start=1):
             data = self.folder / f"nsqd{number}"
             data.mkdir(exist_ok=True)
@@ -93,6 +99,7 @@ class Cluster:
                 f"--node-id={number}",
                 f"--data-path={data}",
                 "--retention-time=24h",
+                f"--policy-file={policy}",
                 *(f"--lookupd-tcp-address={HOST}:{it}" for it in self.nsqlookupds),
             )
 
@@ -106,9 +113,14 @@ class Cluster:
         for channel in CHANNELS:
             yield Program(channel, [*_traffic("consume"), f"--topic={TOPIC}", f"--channel={channel}", *lookupds])
 
+    def printer(self) -> Program:
+        return Program(PRINTER, [*_traffic("share"), *self._nsqds()])
+
     def producer(self) -> Program:
-        nsqds = [f"--nsqd={HOST}:{it}" for it in self.nsqds]
-        return Program("producer", [*_traffic("produce"), f"--topic={TOPIC}", f"--rate={self.rate}", *nsqds])
+        return Program("producer", [*_traffic("produce"), f"--topic={TOPIC}", f"--rate={self.rate}", *self._nsqds()])
+
+    def _nsqds(self) -> list[str]:
+        return [f"--nsqd={HOST}:{it}" for it in self.nsqds]
 
 
 def _module(name: str) -> list[str]:
@@ -188,6 +200,11 @@ class Running:
     def last_words(self, lines: int = 10) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
+    def latest(self, beginning: str) -> str:
+        """Return the last line of what it says that begins so, if there is one."""
+        said = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line for line in reversed(said) if line.startswith(beginning)), "")
+
     def counted(self, word: str) -> int:
         """Return the sum of the last counts that each start of the process has logged."""
         total = last = 0
@@ -241,7 +258,7 @@ async def _in_order(cluster: Cluster) -> AsyncIterator[list[Program]]:
     yield list(cluster.admin())
     # Before the first message, so that each channel gets every one.
     await create_channels(cluster)
-    yield list(cluster.consumers())
+    yield [*cluster.consumers(), cluster.printer()]
     yield [cluster.producer()]
 
 
@@ -273,6 +290,7 @@ ready: 3 nsqd, 2 nsqlookupd, a producer and consumers on the channels {" and ".j
   publish          curl -d hello 'http://{HOST}:{http}/pub?topic=greetings'
   who has it       curl 'http://{HOST}:{cluster.nsqlookupds[0] + 1}/lookup?topic=greetings'
   what happens     curl 'http://{HOST}:{http}/stats'
+  who shares       http://{HOST}:{cluster.admin_port}/topics/prints/printer?tab=groups: acme has thousands of jobs; do others wait?
   data and logs    {cluster.folder}
 
 Kill one of them and see the others go on: it is started again. Ctrl-C stops all.""")
@@ -282,6 +300,8 @@ async def _report(started: list[Running]) -> None:
     while True:
         await trio.sleep(5)
         say(_sums(started))
+        if (printer := _named(started, PRINTER)) and (line := printer.latest("prints: ")):
+            say(line)
 
 
 async def _wind_up(started: list[Running]) -> None:

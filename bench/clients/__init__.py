@@ -1,4 +1,5 @@
 """The same loads, each carried out by another Python client: `python -m bench.clients.NAME PORT MODE TOPIC SECONDS`.
+nsqclient's take a number behind that: it stops consuming after so many messages.
 
     one    publish, the next when the last is answered
     many   publish, 64 in flight
@@ -30,6 +31,7 @@ class Task:
     mode: str
     topic: str
     seconds: float
+    most: int = 0  # messages to consume; 0: as many as come in this time
 
     @property
     def address(self) -> str:
@@ -37,16 +39,16 @@ class Task:
 
 
 def task() -> Task:
-    port, mode, topic, seconds = sys.argv[1:]
-    return Task(int(port), mode, topic, float(seconds))
+    port, mode, topic, seconds, *most = sys.argv[1:]
+    return Task(int(port), mode, topic, float(seconds), *map(int, most))
 
 
 class Meter:
     """Counts and times from the first message on."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, most: int = 0) -> None:
         self.messages = 0
-        self._seconds = seconds
+        self._seconds, self._most = seconds, most
         self._began = self._processor = 0.0
         self._ends = float("inf")
 
@@ -59,12 +61,12 @@ class Meter:
         return time.perf_counter() >= self._ends
 
     def count(self) -> bool:
-        """Count a message, and return whether the time is over."""
+        """Count a message, and return whether it is the last one, or the time is over."""
         if not self.messages:
             self.start()
         self.messages += 1
         # The clock is read only now and then, because that costs quick clients more than slow ones.
-        return self.messages % 64 == 0 and self.is_over
+        return self.messages == self._most or (self.messages % 64 == 0 and self.is_over)
 
     def report(self) -> None:
         elapsed, used = time.perf_counter() - self._began, time.process_time() - self._processor

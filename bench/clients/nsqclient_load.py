@@ -16,7 +16,7 @@ Together = Callable[[int, Callable[[], Awaitable[None]]], Awaitable[None]]
 
 async def run(library: Any, together: Together) -> None:
     what = task()
-    meter = Meter(what.seconds)
+    meter = Meter(what.seconds, what.most)
     if what.mode == "sub":
         await _consume(library, what, meter)
     else:
