@@ -20,6 +20,7 @@ import yaml
 from nsqadmin.actions import plan as actions
 from nsqadmin.actions.undo import Undone
 from nsqadmin.cluster import model
+from nsqadmin.cluster.message_groups import MessageGroup
 from nsqadmin.cluster.recording import members_of
 from nsqadmin.diagnosis.incident import Mark, Numbers
 from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions, selection_plan
@@ -44,6 +45,7 @@ _RECORDS: Final[tuple[type, ...]] = (
     model.Untold,
     model.Channel,
     model.ChannelNode,
+    MessageGroup,
     model.Client,
     model.Latency,
     model.Percentile,

@@ -237,7 +237,9 @@ class _GroupForm:
         require(request, Right.PAYLOAD, channel.topic)  # or a plan would tell whether there is such a group
         group = parse_group(first_of(values, "group"))
         when, delay, problem = _when(values) if self._verb is GroupVerb.DUE else ("", None, "")
-        told = await ask_groups(self._services, await self._painter.picture(request), channel, group)
+        questions = self._services.groups
+        assert questions is not None, "there are messages, so this is no snapshot file"
+        told = await ask_groups(questions, await self._painter.picture(request), channel, group)
         return plan_group(channel, told, GroupWanted(verb=self._verb, group=group, when=when, delay=delay)), problem
 
     def shown(self, plan: Any, values: Values) -> dict[str, Any]:

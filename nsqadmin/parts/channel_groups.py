@@ -12,7 +12,6 @@ from nsqadmin.http.responses import identity_of
 from nsqadmin.messages.group_actions import VERBS
 from nsqadmin.messages.masking import MASK
 from nsqadmin.parts.messages import NO_CLUSTER
-from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, Snapshot
     from nsqadmin.messages.selection_plan import SelectionAction
     from nsqadmin.services import Services
+    from nsqadmin.upstream.groups import GroupQuestions
 
 _MOST_ROWS: Final = 100
 _LONGEST_SEARCH: Final = 128  # characters
@@ -66,15 +66,15 @@ async def groups_of(services: Services, request: Request, snapshot: Snapshot, ch
     name = request.query_params.get("name", "").strip()[:_LONGEST_SEARCH]
     if identity.why_not(Right.PAYLOAD, channel.topic):
         name = ""  # a search would tell the names letter by letter
-    return groups_shown(await ask_groups(services, snapshot, channel, name), name, identity, channel.topic)
+    return groups_shown(await ask_groups(services.groups, snapshot, channel, name), name, identity, channel.topic)
 
 
-async def ask_groups(services: Services, snapshot: Snapshot, channel: Channel, name: str) -> tuple[NodeGroups, ...]:
-    """Return the largest groups of each of the channel's nodes with `name` in their names. Raises a 404 for a snapshot."""
-    if services.groups is None:
-        raise HttpError(404, "NO_CLUSTER", details={"reason": NO_CLUSTER})
+async def ask_groups(
+    questions: GroupQuestions, snapshot: Snapshot, channel: Channel, name: str
+) -> tuple[NodeGroups, ...]:
+    """Return the largest groups of each of the channel's nodes with `name` in their names."""
     nodes = [node for row in channel.nodes if (node := snapshot.node(row.node)) is not None]
-    return await run_trio(services.groups.ask, nodes, channel.topic, channel.name, name)
+    return await run_trio(questions.ask, nodes, channel.topic, channel.name, name)
 
 
 def groups_shown(found: Sequence[NodeGroups], name: str, identity: Identity, topic: str) -> GroupsShown:

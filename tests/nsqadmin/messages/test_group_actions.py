@@ -99,7 +99,7 @@ def test_a_burial_is_told_and_can_be_taken_back() -> None:
     plan = planned(GroupVerb.BURY)
     nodes = Nodes(n1=BURIED, n2=UpstreamError("HTTP 404", status=404, body=b'{"message":"NO_GROUPS"}'))
     results = done(plan, nodes)
-    assert nodes.asked[0] == ("n1:4151", "/channel/bury?topic=t&channel=c&group=acme")
+    assert ("n1:4151", "/channel/bury?topic=t&channel=c&group=acme") in nodes.asked
     assert plan.receipt(results).startswith("5 messages buried; 2 left as they are, as a consumer has them; 1 left")
     assert "no rules about groups for this channel any more" in results[1].error
     assert "acme" not in plan.noted(results)  # others read that, too
