@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from nsqd.broker.topic import Topic
 
 SLICE: Final = 2_000  # messages; a few milliseconds of work
+_READ_AT_ONCE: Final = 5_000_000  # bytes from files in a slice; some milliseconds, if they are in the page cache
+_READ_FOR_ONE: Final = 100_000  # bytes that the log reads, about, to find a batch that doesn't follow the last one
 
 GroupVerb = Literal["bury", "cancel", "due"]
 
@@ -51,6 +53,8 @@ class GroupAction:
         "_leaves_queue",
         "_name",
         "_needs_ids",
+        "_slice_is_over",
+        "_to_read",
         "_topic",
         "_wants_deferred_only",
         "acted",
@@ -82,6 +86,8 @@ class GroupAction:
         self.is_over = False
         self.is_stopped = False
         self.waits = False  # for a read
+        self._slice_is_over = False  # because it waits, or this slice has read enough
+        self._to_read = 0  # bytes that this slice may read from files
         # The reason of a burial names the request, so that a kick with this reason takes it back.
         self.reason = f"with its group {_printable(group)} (request {started_at})"
         self._topic = topic
@@ -124,7 +130,8 @@ class GroupAction:
 
     def step(self) -> None:
         """Do the next slice."""
-        self.waits = False
+        self.waits = self._slice_is_over = False
+        self._to_read = _READ_AT_ONCE
         groups = self._channel.groups
         if groups is None or self.is_stopped or self.is_gone:
             self.is_stopped = self.is_over = True  # without groups: the policy has no rules about them any more
@@ -134,7 +141,7 @@ class GroupAction:
         found: list[tuple[int, int, int]] = []
         left = self._look_into_queue(found, SLICE)
         self._candidates -= self._note(found)  # some were ahead of the cursor when we began, and have been held since
-        if not self.waits and left:
+        if not self._slice_is_over and left:
             self._look_at_candidates(found, left)
         if found:
             self.acted += self._act(found)
@@ -171,7 +178,7 @@ class GroupAction:
                     found.append((sequence, 0, 0))
                 elif (batch := self._batch(sequence, batch)) is not None:
                     found.append((sequence, batch.base_id + sequence - batch.base_sequence, 0))
-                elif self.waits:
+                elif self._slice_is_over:
                     break
                 elif ledger.is_lost(sequence):
                     ledger.drop_lost(sequence)
@@ -196,7 +203,7 @@ class GroupAction:
             if name is None or (self._needs_ids and name == self._name):
                 batch = self._batch(sequence, batch)
                 if batch is None:
-                    if self.waits:
+                    if self._slice_is_over:
                         stop = sequence
                         break
                     continue
@@ -209,18 +216,28 @@ class GroupAction:
             self._candidates.remove_range(piece.min(), stop)
 
     def _batch(self, sequence: int, batch: Batch | None) -> Batch | None:
-        """Return the message's batch. If that is None, the message can't be read, unless this sets `waits`."""
+        """Return the message's batch. If that is None, the message can't be read, or not in this slice.
+
+        `batch` is the one that was used last, or None. Sets `_slice_is_over` if a later slice has to go on.
+        """
         if batch is not None and batch.base_sequence <= sequence < batch.end_sequence:
             return batch
         ledger = self._channel.ledger
         if ledger.is_lost(sequence):
             return None  # the channel finishes it when it comes to it
+        is_in_file = sequence < self._channel.feed.log.cached_from
+        if is_in_file and self._to_read <= 0:
+            self._slice_is_over = True
+            return None
+        follows = batch is not None and sequence == batch.end_sequence
         batch = ledger.batch_of(sequence)
         if batch is None:
             if ledger.is_refused(sequence):
                 self.unread += 1
             else:
-                self.waits = True
+                self.waits = self._slice_is_over = True
+        elif is_in_file:
+            self._to_read -= batch.held if follows else max(batch.held, _READ_FOR_ONE)
         return batch
 
     def _cancel(self, found: list[tuple[int, int, int]]) -> int:
