@@ -12,7 +12,7 @@ MOST_ROWS: Final = 100  # of each node
 MANY: Final = 1_000  # held messages; with fewer, no group is worth a finding
 _LONGEST_NAME: Final = 128  # characters; a name has as many bytes at most
 _NANOSECONDS: Final = 1e9
-_ODD: Final = (TypeError, ValueError, AttributeError, KeyError)
+_ODD: Final = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ def test_an_answer_is_read_with_times_by_our_clock() -> None:
         document("a"),
         document(row("a", -1)),
         document(row("a", 1, oldest_timestamp="then")),
+        document(row("a", 1, oldest_timestamp=10**400)),
         document({"group": "a"}),
         document(*[row("a", 1)] * (MOST_ROWS + 1)),
     ],
