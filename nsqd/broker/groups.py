@@ -830,21 +830,22 @@ class Groups:
         """Yield the groups with the most messages, up to `count` of them, the largest first, as the last item.
 
         Before that, yields None now and then, so that other work can run. Leaves out groups without `part` in their
-        names.
+        names. If the whole name of a group is `part`, it comes first, however small it is.
         """
-        found: list[tuple[int, int, Group]] = []
+        found: list[tuple[bool, int, int, Group]] = []
         for number, group in enumerate(list(self._groups.values())):
-            entry = _held_by(group) + group.known + group.in_flight, -number, group
+            is_meant = bool(part) and group.name == part
+            entry = is_meant, _held_by(group) + group.known + group.in_flight, -number, group
             if part and part not in group.name:
                 pass
             elif len(found) < count:
                 heappush(found, entry)
-            elif found and entry[:2] > found[0][:2]:
+            elif found and entry[:3] > found[0][:3]:
                 heapreplace(found, entry)
             if number % _LISTED_AT_ONCE == _LISTED_AT_ONCE - 1:
                 yield None
         found.sort(reverse=True)
-        yield tuple([self._snapshot(group) for _, _, group in found])
+        yield tuple([self._snapshot(group) for _, _, _, group in found])
 
     def _snapshot(self, group: Group) -> GroupSnapshot:
         queue, held, passed = group.queue, self._ledger.held, 0

@@ -32,7 +32,7 @@ def publish(nsqd: Nsqd, text: str) -> None:
     for word in text.split():
         payload += len(word).to_bytes(4, "big") + word.encode()
         offsets.append(len(payload))
-        headers += encode_headers({"nsq-group": word[0]}) if word[0] != "-" else NONE
+        headers += encode_headers({"nsq-group": word.rstrip("0123456789")}) if word[0] != "-" else NONE
     nsqd.broker.topics["t"].publish(payload, offsets, headers=headers)
     nsqd.turn.finish()
 
@@ -87,6 +87,14 @@ def test_a_list_may_be_short(shared: Nsqd, query: str, names: str) -> None:
     found = ask(shared, f"&{query}")
     assert [it["group"] for it in found["largest"]] == list(names)
     assert found["groups"] == 3
+
+
+def test_the_group_with_exactly_the_name_comes_first(nsqd: Nsqd) -> None:
+    """A plan of nsqadmin asks for it, and other names may contain it: 1 is in 10 and 21."""
+    ruled(nsqd, share="group", max_in_flight_per_group=1)
+    publish(nsqd, "a1 ab1 ba1 ab2 ba2")
+    take(nsqd, 3)
+    assert [it["group"] for it in ask(nsqd, "&name=a&limit=2")["largest"]] == ["a", "ab"]
 
 
 def test_what_nobody_has_asked_for_is_ahead_and_what_was_cancelled_is_not_the_oldest(nsqd: Nsqd) -> None:
