@@ -540,7 +540,7 @@ class Channel:
     def _prepare_groups(self, groups: Groups, now: float) -> int:
         """Learn and sort what has to be, before a delivery. Return about how many messages can be delivered."""
         groups.begin(now)
-        self.wake_at(groups.put_off_until)
+        self.wake_at(now if groups.is_behind else groups.put_off_until)
         room = self._allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)
         if not room:
             return 0

@@ -259,6 +259,9 @@ class Groups:
             _, entry = self._put_off.popleft()
             heappush(self._ring, entry)
         self.follow()
+        if self._ring and not (self._ledger.held.total or self._ledger.retries.members.count):
+            self.look_beyond()
+            self.next()  # forgets the groups: all of their messages have expired or were cancelled
 
     def begin_turn(self, now: float) -> None:
         self._turn_of, self._sorted, self._passed, self._read = now, 0, 0, 0

@@ -117,6 +117,23 @@ def test_a_group_with_nothing_to_do_is_forgotten() -> None:
     assert len(it.groups) == 0
 
 
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_a_group_is_forgotten_when_nothing_waits_any_more(*, has_expired: bool) -> None:
+    """Nobody asks for messages, so no delivery comes to its turn."""
+    it = Grouped(**ORDER, ttl=HOUR)
+    client = it.consumer()
+    it.publish("a1 a2 a3 b1")
+    it.got(client)
+    client.say(b"RDY 0\n")
+    it.finish(client, "a1 b1")
+    if has_expired:
+        it.node.pass_time(3601)
+    else:
+        operator_actions.cancel(it.real, BitMap64(it.of("a2 a3")))
+    it.node.turn()
+    assert it.real.ledger.held.total == len(it.groups) == 0
+
+
 def test_the_largest_groups_are_listed() -> None:
     it = Grouped(max_in_flight_per_group=1)
     client = it.consumer()
