@@ -1375,7 +1375,7 @@ class Channel:
         At each None, other work may run.
         """
         topic, name = self.feed.name, self.name
-        state: list[Change] = [("channel", topic, name, self.ledger.cursor)]
+        state: list[Change] = [("channel", topic, name, self.ledger.oldest_ahead)]
         if self.paused:
             state.append(("hold", topic, name, self.paused_why or True))
         places = self.ledger.snapshot_changes(self.turn.wall_milliseconds)

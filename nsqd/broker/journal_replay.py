@@ -149,9 +149,8 @@ class ChannelState:
             self.held.remove_range(start, end)
 
     def _put_in_flight(self, start: int, end: int) -> None:
-        for sequence in range(start, end):
-            if not self.held or sequence not in self.held:
-                self.waiting[sequence] = (1, 0)
+        for sequence in bitmap_of(start, end) - self.held if self.held else range(start, end):
+            self.waiting[sequence] = (1, 0)
 
     def _finish(self, start: int, end: int) -> None:
         for sequence in range(start, end):

@@ -856,20 +856,32 @@ class Ledger:
         if self._none_counts:
             self._none_counts = self.deferred.among(self._none_counts) | self.retries.among(self._none_counts)
         none_counts = frozenset(self._none_counts or ())
-        return self._snapshot_changes(
-            self.skips.copy(), self.held.ranges(), self.waiting(wall_milliseconds), none_counts
-        )
+        held = self._snapshot_held(self.held.ranges(), self.oldest_ahead, self.cursor)
+        return chain(held, self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds), none_counts))
+
+    def _snapshot_held(self, held: Iterator[tuple[int, int]], start: int, cursor: int) -> Iterator[Change]:
+        """Describe the held messages, from `start` up to the cursor.
+
+        As in the journal between two snapshots, the cursor passes them after each `held`: otherwise a version that
+        doesn't know this word would lose them.
+        """
+        topic, name = self.feed.name, self.name
+        while some := list(islice(held, _HELD_RANGES_PER_CHANGE)):
+            flat = list(chain.from_iterable(some))
+            yield "held", topic, name, flat
+            others = [start, *flat[:-1]]
+            yield "progress", topic, name, flat[-1], others[2:] if start == flat[0] else others
+            start = flat[-1]
+        if start < cursor:
+            yield "progress", topic, name, cursor, [start, cursor]
 
     def _snapshot_changes(
         self,
         skips: SkipRanges,
-        held: Iterator[tuple[int, int]],
         waiting: Iterator[tuple[int, int, int] | None],
         none_counts: frozenset[int],
     ) -> Iterator[Change | None]:
         topic, name = self.feed.name, self.name
-        while some := list(islice(held, _HELD_RANGES_PER_CHANGE)):
-            yield "held", topic, name, list(chain.from_iterable(some))
         for start, end in skips:
             yield "skip", topic, name, start, end
         entries: list[int] = []

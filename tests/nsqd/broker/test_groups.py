@@ -16,6 +16,7 @@ from nsqcommon.wire.headers import encode_headers
 from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
 from nsqd.broker.groups import Groups, GroupSnapshot
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.limits import Usage
 from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.queue_members import Members
@@ -115,6 +116,29 @@ def test_a_group_with_nothing_to_do_is_forgotten() -> None:
     it.real.schedule_delivery()
     it.node.turn()
     assert len(it.groups) == 0
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_an_earlier_version_takes_held_messages_for_delivered_once(*, has_snapshot: bool) -> None:
+    """It ignores what it doesn't know in the journal, which is the word `held`."""
+    it = Grouped(**ORDER)
+    client = it.consumer()
+    it.publish("a1 a2 b1 a3 a4 b2 c1")
+    it.got(client)
+    it.finish(client, "b1")
+    it.requeue(client, "c1", 60_000)
+    operator_actions.cancel(it.real, BitMap64(it.of("a3")))
+    if has_snapshot:
+        it.rotate()
+    else:
+        it.node.broker.record_progress()
+        it.node.store.write_journal(force=True)
+    state = replay([change for change in it.node.store.journal if change[0] != "held"])["t"].channels["c"]
+    assert state.cursor == 7
+    due = state.waiting[it.sequences["c1"]]
+    assert due[0] == 1
+    delivered = it.of("a1 a2 a4 b2")
+    assert state.waiting == {**dict.fromkeys(delivered, (1, 0)), it.sequences["c1"]: due}
 
 
 @pytest.mark.parametrize("has_expired", [False, True])

@@ -376,4 +376,7 @@ def test_a_snapshot_has_the_held_messages() -> None:
     it.ledger.take_held(1, 2)
     changes = it.ledger.snapshot_changes(lambda due: due)
     it.ledger.take_held(0, 1)
-    assert next(changes) == ("held", "t", "c", [0, 1, 2, 3])
+    assert list(filter(None, changes))[:2] == [
+        ("held", "t", "c", [0, 1, 2, 3]),
+        ("progress", "t", "c", 3, [1, 2]),
+    ]
