@@ -1783,7 +1783,7 @@ BUGS: Final = (
         _IN_FLIGHT,
         "nsqd/broker/policy.py",
         (("max(0, self.max_in_flight - in_flight)", "max(0, self.max_in_flight + 1 - in_flight)"),),
-        ("broker model", "leases model", "broker"),
+        ("broker model", "leases model", "groups simulation", "broker"),
     ),
     Bug(
         "the messages of a consumer that has left take no place",

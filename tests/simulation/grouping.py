@@ -3,7 +3,7 @@
 It knows the group of each message by its body, and computes everything else from what clients got and answered, with the
 rules that are in force at a delivery:
 
-- **A limit**: never are more messages of a group in flight than the limit says. A delivery is in flight until its answer,
+- **A limit**: never are more messages of a group, or of the channel, in flight than the limit says. A delivery is in flight until its answer,
   or until its time is over, or nsqd ends.
 - **An order**: one at a time, and never a message before an earlier unfinished one of its group. A message that was
   delivered before comes before all later ones, wherever it waits meanwhile: requeued, timed out, or after a restart. What
@@ -101,12 +101,13 @@ class Grouping:
         self, topic: TopicModel, channel: ChannelModel, real: Channel, sequences: list[int], now: float
     ) -> None:
         """Check what was delivered in one turn; the ledger knows already."""
-        members = self._members(topic, channel)
+        members, rules = self._members(topic, channel), self._ledger.rules
+        self._check_limit(topic, channel, "all groups", channel.owed, rules.max_in_flight, now)
         for sequence in sequences:
             group = self._group(topic, sequence)
             if group:
-                self._check_limit(topic, channel, group, members[group], now)
-            if group and self._ledger.rules.order is not None and not is_ephemeral(channel.name):
+                self._check_limit(topic, channel, f"group {group!r}", members[group], limit_of(rules), now)
+            if group and rules.order is not None and not is_ephemeral(channel.name):
                 for other in members[group]:
                     if other < sequence:
                         self._check_order(topic, channel, real, other, sequence)
@@ -126,13 +127,17 @@ class Grouping:
         return found
 
     def _check_limit(
-        self, topic: TopicModel, channel: ChannelModel, group: bytes, members: list[int], now: float
+        self,
+        topic: TopicModel,
+        channel: ChannelModel,
+        what: str,
+        members: Iterable[int],
+        limit: int | None,
+        now: float,
     ) -> None:
-        # A limit of the whole channel, once there is one, is checked in the same way with all its messages.
-        limit = limit_of(self._ledger.rules)
         flying = [sequence for sequence in members if now < channel.owed[sequence].held_until]
         if limit is not None and len(flying) > limit:
-            raise Violation(f"{topic.name}/{channel.name}: {flying} of group {group!r} are in flight, {limit} may")
+            raise Violation(f"{topic.name}/{channel.name}: {flying} of {what} are in flight, {limit} may")
 
     def _check_order(
         self, topic: TopicModel, channel: ChannelModel, real: Channel, earlier: int, sequence: int
@@ -197,6 +202,8 @@ class Grouping:
         flying = {sequence for sequence, _ in real.in_flight.positions()}
         deferred = {sequence for _, sequence, _ in ledger.deferred}
         found: dict[bytes, Stand] = {}
+        if rules.max_in_flight is not None and len(flying) >= rules.max_in_flight:
+            return found
         for group, members in self._members(topic, channel).items():
             if group and limit is not None and sum(it in flying for it in members) >= limit:
                 continue

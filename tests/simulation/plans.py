@@ -84,7 +84,8 @@ def drawn_rules(random: Random, rules: ChannelRules) -> tuple[ChannelRules, Topi
 
 def with_groups(random: Random, rules: ChannelRules) -> ChannelRules:
     """Return these rules with other ones about groups, or with none in one case of eight."""
-    rules = replace(rules, backoff=random.choice((None, None, None, _BACKOFF)))
+    backoff, most = random.choice((None, None, None, _BACKOFF)), random.choice((None, None, None, 1, 2, 5))
+    rules = replace(rules, backoff=backoff, max_in_flight=most)
     if random.random() < 0.125:
         return replace(rules, max_in_flight_per_group=None, order=None, share=None, weights=(), max_held=None)
     is_shared = random.random() < 0.5
