@@ -63,6 +63,7 @@ class GroupLedger:
         self._open: dict[str, set[int]] = defaultdict(set)  # arrived and not answered
         self._killed_at = -inf
         self._forgets_since = -inf  # a FIN that was sent later may be forgotten
+        self._buried: list[_Known] = []  # since the last kick
         self._kick_is_open = False
         self._lock = threading.Lock()
 
@@ -144,8 +145,9 @@ class GroupLedger:
         with self._lock:
             known = self._known[name[0]][name[1]]
             known.is_buried = True
+            self._buried.append(known)
             if self._kick_is_open:
-                known.may_be_kicked, known.attempts = True, 0
+                self._may_be_kicked()
         self._answering(name, is_done=True)
         self.counts["buried"] += 1
 
@@ -171,12 +173,15 @@ class GroupLedger:
     def kicking_all(self) -> None:
         """Note that somebody is about to kick everything that is buried."""
         with self._lock:
-            for everything in self._known.values():
-                for known in everything:
-                    if known.is_buried:
-                        known.may_be_kicked, known.attempts = True, 0
+            self._may_be_kicked()
             self._kick_is_open = True
         self.counts["kicks"] += 1
+
+    def _may_be_kicked(self) -> None:
+        for known in self._buried:
+            if known.is_buried:  # and has not arrived since
+                known.may_be_kicked, known.attempts = True, 0
+        self._buried.clear()
 
     def kicked_all(self) -> None:
         """Note that nsqd has answered: what is buried from now on stays so."""
