@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pytest
 from pyroaring import BitMap64
@@ -15,18 +14,13 @@ from nsqcommon.wire.commands import fin, nop, rdy, req
 from nsqcommon.wire.headers import encode_headers
 from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
-from nsqd.broker.groups import Groups, GroupSnapshot
+from nsqd.broker.groups import GroupSnapshot
 from nsqd.broker.journal_replay import replay
 from nsqd.broker.limits import Usage
 from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.queue_members import Members
-from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
-from nsqd.log.reading.log_reader import LogReader
-from nsqd.log.store import DiskStore
+from nsqd.broker.rules import Overflow, TopicRules
 from tests.nsqd.broker.grouping import ORDER, SHARE, TWO, Grouped
-from tests.nsqd.log.harness import OpenStore
-from tests.support import node as node_module
-from tests.support.given_rules import GivenRules
 from tests.support.node import Client, Node
 
 HOUR = 3600 * 1_000_000_000
@@ -1241,52 +1235,6 @@ def test_groups_that_the_disk_refuses_to_read_are_tried_again_after_a_minute() -
         it.node.pass_time(25)
         client.say(nop())
     assert len({message.id for message in client.messages()}) == 1006
-
-
-def test_a_turn_reads_only_so_many_batches_for_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = OpenStore(tmp_path, mem_queue_size=100)
-    monkeypatch.setattr(DiskStore, "reserved_ids", 0, raising=False)
-    monkeypatch.setattr(DiskStore, "memory_capacity", None, raising=False)
-    monkeypatch.setattr(node_module, "FakeStore", lambda: store.store)
-    node = Node(policy=GivenRules(ChannelRules(share="group")), mem_queue_size=100)
-    store.on_loaded = node.broker.loaded
-    topic = node.broker.topic("t")
-    channel = topic.channel("c")
-    record = (2000).to_bytes(4, "big") + b"x" * 2000
-    for number in range(300):
-        for _ in range(3):
-            topic.publish(record * 10, range(0, 20_041, 2004), headers=encode_headers({"nsq-group": f"g{number}"}) * 10)
-            node.turn()
-    client = node.consumer(ready=1)
-
-    def load() -> None:
-        while store.store.reads.loads:
-            store.load()
-            node.turn()
-
-    while channel.ledger.cursor < topic.log.tail:
-        client.say(b"".join(fin(message.id) for message in client.messages()))
-        node.pass_time(0.001)
-        load()
-    read_cached, reads = LogReader._read_cached, Mock(return_value=None)
-    with patch.object(LogReader, "_read_cached", lambda *arguments: reads() or read_cached(*arguments)):
-        client.say(b"RDY 2500\n")
-    assert 0 < reads.call_count <= 100
-
-
-def test_a_delivery_compares_only_what_has_changed() -> None:
-    it = Grouped(**ORDER)
-    client = it.consumer()
-    it.publish("a1 b1 c1")
-    it.got(client)
-    it.requeue(client, "a1", 60_000)
-    it.requeue(client, "b1", 60_000)
-    with patch.object(Groups, "_take_deferred") as compared:
-        it.groups.follow()
-        compared.assert_not_called()
-        operator_actions.cancel(it.real, BitMap64(it.of("b1")))
-        it.groups.follow()
-        assert [*compared.call_args.args] == [BitMap64(), BitMap64(it.of("b1"))]
 
 
 def test_without_the_rules_no_changes_are_noted() -> None:
