@@ -1199,10 +1199,8 @@ BUGS: Final = (
         _GROUPS,
         "nsqd/broker/groups.py",
         (
-            (
-                "        group.used -= -_ROUND // self._weights.get(group.name, 1)  # rounded up\n",
-                "",
-            ),
+            ("            group.used += cost\n", ""),
+            ("        group.used += self._cost_of(group)\n", ""),
         ),
         ("broker", "groups simulation"),
     ),
