@@ -67,13 +67,14 @@ def read_groups(node: str, document: Any, *, skew: float = 0.0) -> NodeGroups:
 
 
 def _group(row: Any, skew: float) -> MessageGroup:
-    at = row["oldest_timestamp"]
+    timestamp = row["oldest_timestamp"]
+    oldest = moment(timestamp / _NANOSECONDS) if timestamp is not None else 0.0
     return MessageGroup(
         name=text(row["group"])[:_LONGEST_NAME],
         held=_count(row["held"]),
         again=_count(row["again"]),
         in_flight=_count(row["in_flight"]),
-        oldest_at=None if at is None else moment(at / _NANOSECONDS) - skew,
+        oldest_at=oldest - skew if oldest else None,
         weight=_count(row["weight"]),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -28,6 +29,12 @@ def test_an_answer_is_read_with_times_by_our_clock() -> None:
     assert group == MessageGroup(name="a", held=5, again=2, in_flight=1, oldest_at=70.0)
     assert group.count == 8
     assert (told.held, told.groups, told.unsorted, told.ahead, told.max_held) == (9, 2, 1, 3, 20)
+
+
+@pytest.mark.parametrize("timestamp", [0, -5, 10**30, inf, nan])
+def test_an_impossible_time_is_unknown(timestamp: float) -> None:
+    told = read_groups("n1:1", document(row("a", 5, oldest_timestamp=timestamp)), skew=-30.0)
+    assert told.largest[0].oldest_at is None
 
 
 @pytest.mark.parametrize(
