@@ -52,9 +52,8 @@ ChannelChange = (
     | tuple[Literal["progress"], str, str, int, Sequence[int]]
     # attempts, sequences: these were delivered again; it was attempt number `attempts`
     | tuple[Literal["try"], str, str, int, Sequence[int]]
-    | tuple[
-        Literal["wait"], str, str, Sequence[int]
-    ]  # [sequence, attempts, due_ms ...]; due_ms 0: now; 65536 attempts: see ledger.py
+    # [sequence, attempts, due_ms ...]; due_ms 0: now; 65536 attempts: see ledger.py
+    | tuple[Literal["wait"], str, str, Sequence[int]]
     # [reason, who ...], [sequence, id, attempts, time, note ...]; `note` is the index of a (reason, who) in the first
     | tuple[Literal["bury"], str, str, Sequence[str], Sequence[int]]
     | tuple[Literal["job"], str, str, Sequence[object]]  # see `BuriedJob` in buried_queue.py; empty: the job is over

@@ -21,10 +21,10 @@ can't go now, and the message is *held* (held.py):
 The *ring* has the groups that have something waiting and a free place. They take turns, in rounds: a message costs its
 group one round divided by its weight, and the group that has used the least comes first. So a group with weight 3 gets
 three messages while each other group gets one, even if it often has to wait for a free place: until then, it keeps up to
-one round of what it hasn't used. Without `share`, the cursor and the ring take turns
-like new messages and retries elsewhere, so most messages of a channel whose consumers keep up never are held. With
-`share`, we first *sort* all messages up to the high watermark into the groups' queues, some thousands in each turn:
-otherwise the million messages of one customer would hide the next customer's.
+one round of what it hasn't used. Without `share`, the cursor and the ring take turns like new messages and retries
+elsewhere, so most messages of a channel whose consumers keep up are never held. With `share`, we first *sort* all messages
+up to the high watermark into the groups' queues, some thousands in each turn: otherwise the million messages of one
+customer would hide the next customer's.
 
 For example, with `order`, 1 and 2 are of group a, and 3 is of group b. Two consumers get 1 and 3, and 2 is held. When 1 is
 finished, a goes onto the ring, and 2 is delivered. If 1 is requeued instead, 1 comes again before 2; if it is requeued
@@ -32,9 +32,9 @@ with a delay, 2 waits until then. If 1 is buried, it holds up nothing, and when 
 waits in its group.
 
 **Nobody tells this class what has become of a message**, except consumers' answers. The ledger knows each message's place,
-and `follow` asks for what has changed since the last delivery (`NotedMembers`). So a new way to cancel or
-move messages can't forget a group. Everything here can be rebuilt from the ledger and the log, and is, when nsqd starts
-or the rules change (`Channel.renew_groups`):
+and `follow` asks for what has changed since the last delivery (`NotedMembers`). So a new way to cancel or move messages
+can't forget a group. Everything here can be rebuilt from the ledger and the log, and is, when nsqd starts or the rules
+change (`Channel.renew_groups`):
 
 - Held messages are *unsorted* at first. We read them from the log, lowest first, before the cursor moves on.
 - With `order`, a message that was delivered before holds up its group wherever it waits, so we have to *learn* the groups

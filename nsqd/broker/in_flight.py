@@ -1,8 +1,8 @@
 """The messages of a channel that are in flight, without their bodies. `Channel.expire` handles timeouts.
 
-A *delivery* is some messages of a batch that one consumer received together; they share a deadline. Mostly they are
-neighbours. One dictionary maps each message's wire id to its delivery. So adding a delivery and removing a run of FINs are as fast
-as `dict` itself, and no message needs a Python object of its own.
+A *delivery* is some messages of a batch, mostly neighbours, that one consumer received together; they share a deadline.
+One dictionary maps each message's wire id to its delivery. So adding a delivery and removing a run of FINs are as fast as
+`dict` itself, and no message needs a Python object of its own.
 
 There is also a bitmap of the sequences in flight, because a request about a million messages can't search the
 deliveries for each one. We only update the bitmap when it is needed. Until then, new deliveries are one open range,

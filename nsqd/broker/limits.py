@@ -4,7 +4,8 @@
 
 A channel's usage counts its waiting and deferred messages. A topic's usage runs from its slowest channel's cursor to the
 tail. If a channel holds messages (groups.py), which are behind its cursor, they count as well, but not what was finished
-in between: otherwise one message that is held for an hour would count like all messages of that hour. Finished messages that only retention keeps don't count; `retention_bytes` limits them.
+in between: otherwise one message that is held for an hour would count like all messages of that hour. Finished messages
+that only retention keeps don't count; `retention_bytes` limits them.
 
 A limit that drops or buries only takes messages that have never been delivered. Retries stay, and so do messages that an
 operator has given back, because someone wants them. If they fill the channel, new messages have no room.

@@ -92,8 +92,8 @@ def value_of(name: bytes, data: bytes, at: int, end: int) -> bytes | None:
 def place_of(name: bytes, data: bytes, at: int, end: int) -> tuple[int, int]:
     """Return where the value of one header begins and ends, or (-1, -1) if it is missing. See `value_of`.
 
-    Another header's value may contain the same bytes, so when we find them, we walk
-    the headers up to there to make sure. This is ten times as fast as decoding all headers.
+    Another header's value may contain the same bytes, so when we find them, we walk the headers up to there to make sure.
+    This is ten times as fast as decoding all headers.
     """
     found = data.find(name, at + 2, end)
     at += 2
