@@ -34,9 +34,10 @@ class GroupSurvey:
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self._known: dict[_Place, NodeGroups] = {}
         self._asked_at = -inf
+        self._asking: set[_Place] = set()
 
     def start(self, nursery: trio.Nursery, snapshot: Snapshot) -> None:
-        """Start asking, unless that was only a few seconds ago. What is no longer held is forgotten."""
+        """Start asking, unless that was only a few seconds ago, or there is no answer yet. Forget what is no longer held."""
         now = trio.current_time()
         if now - self._asked_at < _EVERY:
             return
@@ -44,14 +45,16 @@ class GroupSurvey:
         places = sorted(_holding(snapshot), key=lambda it: -it[1].held_count)[:_MOST]
         wanted = {(channel.topic, channel.name, row.node) for channel, row in places}
         self._known = {place: it for place, it in self._known.items() if place in wanted}
-        for place in wanted:
+        for place in wanted - self._asking:
             if (node := snapshot.node(place[2])) is not None and node.is_reachable:
+                self._asking.add(place)
                 nursery.start_soon(self._ask, place, node)
 
     async def _ask(self, place: _Place, node: Node) -> None:
         async with self._limiter:
             topic, channel, _ = place
             (told,) = await self._questions.ask([node], topic, channel, rows=_ROWS)
+        self._asking.discard(place)
         if not told.untold:  # else the earlier answer is better than none
             self._known[place] = told
 

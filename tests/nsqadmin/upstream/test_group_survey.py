@@ -22,10 +22,12 @@ class Questions:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str, int]] = []
         self.untold = ""
+        self.seconds = 0.0  # until it answers
 
     async def ask(self, nodes: Sequence[Any], topic: str, channel: str, *, rows: int) -> tuple[NodeGroups, ...]:
         (one,) = nodes
         self.asked.append((one.address, topic, channel, rows))
+        await trio.sleep(self.seconds)
         if self.untold:
             return (NodeGroups(node=one.address, untold=self.untold),)
         return (NodeGroups(node=one.address, held=1_600, max_held=5_000, largest=(ACME, MessageGroup(name=""))),)
@@ -63,6 +65,20 @@ def test_a_node_that_holds_many_is_asked_now_and_then() -> None:
         first, _ = await sweep(survey, picture())
         assert len(questions.asked) == 2
         assert first.largest_groups  # as last known
+
+    surveyed(look)
+
+
+def test_a_slow_node_is_not_asked_again_before_it_answers() -> None:
+    """Otherwise questions would pile up: all channels together have only so many at a time."""
+
+    async def look(survey: GroupSurvey, questions: Questions) -> None:
+        questions.seconds = 50.0
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                survey.start(nursery, picture())
+                await trio.sleep(20)
+            assert len(questions.asked) == 2
 
     surveyed(look)
 
