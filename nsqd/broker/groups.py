@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     AnyTurn = TurnContext[Any, Any]
 
 MOST_HELD: Final = 20_000_000  # messages, unless the policy says otherwise: at most 100 MB
-# A group costs as much memory as some fifty held messages. So there are fewer groups than that allows, too, in case every
+# A group costs as much memory as a hundred held messages. So there are fewer groups than that allows, too, in case every
 # message has a group of its own. But a small `max_held` is only about messages.
-_HELD_FOR_A_GROUP: Final = 50
+_HELD_FOR_A_GROUP: Final = 100
 _FEW_GROUPS: Final = 1_000
 # In a turn, over all channels. But each channel does some of it, so that all of them get ahead.
 _SORTED_IN_TURN: Final = 2_000  # messages that are held or learned; a few milliseconds

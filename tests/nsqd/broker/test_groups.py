@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import tracemalloc
 from collections import Counter, deque
 from typing import Any
 from unittest.mock import patch
@@ -1137,6 +1139,24 @@ def test_a_channel_is_not_full_if_nothing_waits_for_room() -> None:
     it.node.turn()
     assert it.real.ledger.cursor == 3
     assert it.groups.full_since is None
+
+
+def test_as_many_groups_as_may_hold_messages_take_100_mb() -> None:
+    it = Grouped(**SHARE)
+    it.node.store.memory_capacity = None
+    client = it.consumer(0)
+    for batch in range(4):
+        publish_groups(it, [f"customer-{batch}-{number}" for number in range(500)])
+    tracemalloc.start()
+    try:
+        client.say(b"RDY 1\n")
+        it.node.pass_time(0)
+        gc.collect()
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(it.groups) > 1900
+    assert size / len(it.groups) * it.groups._most_groups < 110_000_000
 
 
 def test_groups_that_only_have_something_in_flight_need_no_room() -> None:
