@@ -28,7 +28,7 @@ from nsqadmin.http.app import Route, application
 from nsqadmin.http.config import Settings
 from nsqadmin.http.live import Hub
 from nsqadmin.http.login import Access, read_policy
-from nsqadmin.messages import endpoints, selection_endpoints
+from nsqadmin.messages import endpoints, group_endpoints, selection_endpoints
 from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
 from nsqadmin.services import Services
@@ -154,6 +154,8 @@ def routes_of(services: Services) -> list[Route]:
     if services.messages is not None:
         routes += endpoints.routes(services.messages, services.view)
         routes += selection_endpoints.routes(services.messages, services.view)
+    if services.messages is not None and services.groups is not None:
+        routes += group_endpoints.routes(services.messages, services.groups, services.view)
     return routes
 
 

@@ -23,7 +23,7 @@ from nsqadmin.cluster import model
 from nsqadmin.cluster.message_groups import MessageGroup
 from nsqadmin.cluster.recording import members_of
 from nsqadmin.diagnosis.incident import Mark, Numbers
-from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions, selection_plan
+from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions, group_actions, selection_plan
 from nsqadmin.messages import model as messages
 
 PATH: Final = Path("docs/reference/openapi/nsqadmin.yaml")
@@ -74,10 +74,13 @@ _RECORDS: Final[tuple[type, ...]] = (
     deferred.NodeDeferred,
     deferred_actions.RecallShare,
     deferred_actions.Recalled,
+    group_actions.GroupShare,
+    group_actions.GroupChanged,
     Undone,
     Mark,
     Numbers,
     deferred_actions.RecallWanted,
+    group_actions.GroupWanted,
     buried_actions.Wanted,
 )
 _NUMBERS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}

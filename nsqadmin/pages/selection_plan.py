@@ -20,10 +20,10 @@ from nsqadmin.messages.group_actions import GroupVerb, GroupWanted, parse_group,
 from nsqadmin.messages.lists import BadRequest
 from nsqadmin.pages.error import refusal_page
 from nsqadmin.pages.selection_receipt import receipt
-from nsqadmin.parts.channel_groups import ask_groups
 from nsqadmin.parts.messages import messages_of
 from nsqadmin.parts.progress import with_progress
 from nsqcommon.http_api import HttpError
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -239,7 +239,7 @@ class _GroupForm:
         when, delay, problem = _when(values) if self._verb is GroupVerb.DUE else ("", None, "")
         questions = self._services.groups
         assert questions is not None, "there are messages, so this is no snapshot file"
-        told = await ask_groups(questions, await self._painter.picture(request), channel, group)
+        told = await run_trio(questions.of_channel, await self._painter.picture(request), channel, group)
         return plan_group(channel, told, GroupWanted(verb=self._verb, group=group, when=when, delay=delay)), problem
 
     def shown(self, plan: Any, values: Values) -> dict[str, Any]:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, Snapshot
     from nsqadmin.messages.selection_plan import SelectionAction
     from nsqadmin.services import Services
-    from nsqadmin.upstream.groups import GroupQuestions
 
 _MOST_ROWS: Final = 100
 _LONGEST_SEARCH: Final = 128  # characters
@@ -66,15 +65,8 @@ async def groups_of(services: Services, request: Request, snapshot: Snapshot, ch
     name = request.query_params.get("name", "").strip()[:_LONGEST_SEARCH]
     if identity.why_not(Right.PAYLOAD, channel.topic):
         name = ""  # a search would tell the names letter by letter
-    return groups_shown(await ask_groups(services.groups, snapshot, channel, name), name, identity, channel.topic)
-
-
-async def ask_groups(
-    questions: GroupQuestions, snapshot: Snapshot, channel: Channel, name: str
-) -> tuple[NodeGroups, ...]:
-    """Return the largest groups of each of the channel's nodes with `name` in their names."""
-    nodes = [node for row in channel.nodes if (node := snapshot.node(row.node)) is not None]
-    return await run_trio(questions.ask, nodes, channel.topic, channel.name, name)
+    found = await run_trio(services.groups.of_channel, snapshot, channel, name)
+    return groups_shown(found, name, identity, channel.topic)
 
 
 def groups_shown(found: Sequence[NodeGroups], name: str, identity: Identity, topic: str) -> GroupsShown:

@@ -14,7 +14,7 @@ from nsqadmin.messages.reading import code_of
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
-    from nsqadmin.cluster.model import Node
+    from nsqadmin.cluster.model import Channel, Node, Snapshot
     from nsqadmin.upstream.client import Upstream
 
 PATIENCE: Final = 5.0  # seconds that a page waits; a node takes two for the times of old messages
@@ -28,6 +28,11 @@ class GroupQuestions:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+
+    async def of_channel(self, snapshot: Snapshot, channel: Channel, name: str = "") -> tuple[NodeGroups, ...]:
+        """Return the largest groups of each of the channel's nodes with `name` in their names."""
+        nodes = [node for row in channel.nodes if (node := snapshot.node(row.node)) is not None]
+        return await self.ask(nodes, channel.topic, channel.name, name)
 
     async def ask(
         self, nodes: Sequence[Node], topic: str, channel: str, name: str = "", *, rows: int = MOST_ROWS

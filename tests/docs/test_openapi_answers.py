@@ -304,7 +304,7 @@ def test_nsqadmin_answers_as_described(nsqd: Nsqd, admin: Asker) -> None:
     fill(nsqd)
     node = f"127.0.0.1:{nsqd.http_address[1]}"
     eventually(lambda: admin.get("/api/v2/health?fresh=1").json["totals"]["deferred_count"] == 1)
-    for part in (of_nsq, looking, messages, buried, deferred, doing):
+    for part in (of_nsq, looking, messages, buried, deferred, groups, doing):
         part(admin, node)
     assert admin.unanswered == set()
 
@@ -319,6 +319,10 @@ def fill(nsqd: Nsqd) -> None:
     nsqd.post("/pub?topic=t&defer=3600000&key=k", b"later")
     nsqd.connect().subscribe("t", "c", ready=0)
     nsqd.connect().publish("t", b"by tcp")
+    nsqd.post("/topic/create?topic=shared")
+    nsqd.post("/channel/create?topic=shared&channel=c")
+    messages = [(encode_headers({"nsq-group": "a"}), b"x")] * 2
+    nsqd.post("/hmpub?topic=shared", commands.hmpub("shared", messages).partition(b"\n")[2][4:])
 
 
 def of_nsq(admin: Asker, node: str) -> None:
@@ -408,6 +412,19 @@ def deferred(admin: Asker, node: str) -> None:
     admin.post("/api/v2/deferred", {**channel, "verb": "cancel", "filter": ""})
     admin.post("/api/v2/deferred", {**channel, "verb": "cancel", "messages": one["pick"]})
     admin.post("/api/v2/deferred", {**channel, "verb": "due", "messages": "x", "when": "now"})
+
+
+def groups(admin: Asker, node: str) -> None:
+    admin.get("/api/v2/groups/shared/c")
+    admin.get("/api/v2/groups/shared/none")
+    channel = {"topic": "shared", "channel": "c"}
+    asked = {**channel, "group": "a"}
+    for path in ("/api/v2/groups/plan", "/api/v2/groups"):
+        burials = admin.post(path, {**asked, "verb": "bury"}).json.get("burials")
+        admin.post(path, {**asked, "verb": "eat"})
+        admin.post(path, {**asked, "verb": "due", "when": "soon"})
+    admin.post("/api/v2/groups/undo", {**channel, "burials": burials})
+    admin.post("/api/v2/groups/undo", {**channel, "burials": []})
 
 
 def doing(admin: Asker, node: str) -> None:

@@ -1152,6 +1152,30 @@ BUGS: Final = (
         ),
         ("groups model", "groups simulation"),
     ),
+    Bug(
+        "groups share what consumers have room for, and not the places of the channel",
+        _GROUPS,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "        room = self._allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)\n",
+                "        room = self.policy.allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)\n",
+            ),
+        ),
+        ("broker",),
+    ),
+    Bug(
+        "a channel with groups has no limit of its own",
+        _IN_FLIGHT,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "            more = self._distribute(self._allowed(available, now), now)\n",
+                "            more = self._distribute(self.policy.allowed(available, now), now)\n",
+            ),
+        ),
+        ("groups model", "broker"),
+    ),
     # What operators do with a group
     Bug(
         "an action on a group is about all groups",

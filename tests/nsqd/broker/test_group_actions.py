@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from nsqcommon.wire.commands import fin
-from nsqcommon.wire.headers import encode_headers
 from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.broker.group_actions import SLICE, GroupAction, GroupVerb
 from nsqd.broker.operator_actions import begin_job, empty
-from nsqd.broker.rules import ChannelRules
-from nsqd.log.store import DiskStore
 from tests.nsqd.broker.grouping import ORDER, SHARE, Grouped
-from tests.nsqd.log.harness import OpenStore
-from tests.support import node as node_module
-from tests.support.given_rules import GivenRules
-from tests.support.node import Node
 
 VERBS: list[GroupVerb] = ["bury", "cancel", "due"]
 
@@ -190,54 +181,6 @@ def test_many_are_done_in_slices_and_listed_and_stoppable(verb: GroupVerb) -> No
     assert not it.real.recalls
     rest = act(it, verb, delay_ms=60_000)
     assert rest.acted == {"due": 3 * SLICE - 1}.get(verb, 2 * SLICE - 1)
-
-
-@pytest.mark.parametrize("is_sorted", [True, False])
-def test_a_slice_reads_only_so_much_from_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_sorted: bool
-) -> None:
-    """The group has one message in each batch, and the batches are large."""
-    store = OpenStore(tmp_path, mem_queue_size=100)
-    monkeypatch.setattr(DiskStore, "reserved_ids", 0, raising=False)
-    monkeypatch.setattr(DiskStore, "memory_capacity", None, raising=False)
-    monkeypatch.setattr(node_module, "FakeStore", lambda: store.store)
-    node = Node(policy=GivenRules(ChannelRules(share="group")), mem_queue_size=100)
-    store.on_loaded = node.broker.loaded
-    topic = node.broker.topic("t")
-    channel = topic.channel("c")
-    record = (70_000).to_bytes(4, "big") + b"x" * 70_000
-    headers = b"".join(encode_headers({"nsq-group": it}) for it in "abb")
-    for _ in range(120):
-        topic.publish(record * 3, range(0, 210_013, 70_004), headers=headers)
-        node.turn()
-
-    def load() -> None:
-        while store.store.reads.loads:
-            store.load()
-            node.turn()
-
-    if is_sorted:
-        node.consumer(ready=1)
-        while channel.ledger.cursor < topic.log.tail:
-            node.pass_time(0.001)
-            load()
-    action = GroupAction(topic, channel, b"a", "bury", delay_ms=0, who="ana", started_at=7)
-    files, sizes = store.store.files, list[int]()
-    read_cached_at = files.read_cached_at
-
-    def read(descriptor: int, size: int, offset: int) -> bytes:
-        sizes.append(size)
-        return read_cached_at(descriptor, size, offset)
-
-    with patch.object(files, "read_cached_at", read):
-        while not action.is_over:
-            sizes.clear()
-            action.step()
-            assert sum(sizes) < 10_000_000
-            node.turn()
-            load()
-    action.end()
-    assert action.acted == 120 - is_sorted
 
 
 def test_what_arrives_meanwhile_is_left_alone() -> None:

@@ -163,6 +163,26 @@ def test_the_largest_groups_are_listed() -> None:
     assert [found.name for found in largest(it)] == [b"b", b"a", b"c"]
 
 
+def test_the_places_of_the_channel_go_round_among_groups_that_share() -> None:
+    it = Grouped(**SHARE, max_in_flight=1)
+    client = it.consumer(10)
+    it.publish("a1 a2 a3 b1")
+    assert it.got(client) == "a1"
+    assert it.drain(client, "a1") == "b1 a2 a3"
+
+
+def test_a_place_that_a_group_frees_is_another_one_s_if_it_has_to_wait() -> None:
+    it = Grouped(**ORDER, max_in_flight=2)
+    client = it.consumer(10)
+    it.publish("a1 a2 b1 c1")
+    assert it.got(client) == "a1 b1"
+    assert it.requeue(client, "a1", 5_000) == "c1"  # a2 waits for a1
+    assert it.finish(client, "b1") == ""
+    assert it.real.policy.places(len(it.real.in_flight)) == 1
+    it.node.pass_time(6)
+    assert it.got(client) == "a1"
+
+
 def test_listing_a_group_that_has_gone_meanwhile_forgets_no_new_one_of_its_name() -> None:
     it = Grouped(**ORDER)
     client = it.consumer(1)
