@@ -274,7 +274,10 @@ def press(page: Browser, label: str, within: str = "main .actions button, main t
 def test_what_lands_where_is_shown_moves_and_is_forgotten(page: Browser, cluster: Cluster, topic: str) -> None:
     def report(number: int, sequence: int) -> None:
         node = cluster.nodes[number]
-        log = node.http("GET", f"/topic/log?topic={topic}").json["log"]
+        history = f"/topic/log?topic={topic}"
+        # A new topic shows its messages when nsqd has asked nsqlookupd for its channels.
+        until(lambda: node.http("GET", history).json["next"] == (3, 1)[number], "the topic flows")
+        log = node.http("GET", history).json["log"]
         body = {"name": "nsqpipe land", "into": "s3://lake/t", "format": "delta", "host": "etl-1"}
         node.post(f"/topic/reader?topic={topic}", json.dumps({**body, "log": log, "sequence": sequence}).encode())
 
