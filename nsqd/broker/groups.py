@@ -362,20 +362,20 @@ class Groups:
 
     @property
     def _sorting_left(self) -> int:
-        return max(_SORTED_IN_TURN - self._turn.sorted, _SORTED_AT_LEAST - self._sorted, 0)
+        return max(_SORTED_IN_TURN - self._turn.spending.sorted, _SORTED_AT_LEAST - self._sorted, 0)
 
     def _note_sorted(self, count: int) -> None:
         self._sorted += count
-        self._turn.sorted += count
+        self._turn.spending.sorted += count
 
     @property
     def may_read(self) -> bool:
         """Whether more batches may be read from the page cache in this turn."""
-        return self._turn.cold_reads < _READ_IN_TURN or self._read < _READ_AT_LEAST
+        return self._turn.spending.cold_reads < _READ_IN_TURN or self._read < _READ_AT_LEAST
 
     def note_read(self) -> None:
         self._read += 1
-        self._turn.cold_reads += 1
+        self._turn.spending.cold_reads += 1
 
     def must_learn_first(self, *, is_getting_ahead: bool) -> bool:
         """Return whether nothing may be delivered before we know more groups.

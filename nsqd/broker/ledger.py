@@ -134,8 +134,12 @@ class Ledger:
     @property
     def depth(self) -> int:
         """The number of messages that can be delivered now."""
-        ahead = self.feed.high_watermark - self.cursor - self.skips.total
-        return ahead + self.retries.members.count + self.held.total
+        return self.depth_without_held + self.held.total
+
+    @property
+    def depth_without_held(self) -> int:
+        """The depth of a channel that holds no messages. Each turn of each channel asks, so this is as short as it can be."""
+        return self.feed.high_watermark - self.cursor - self.skips.total + self.retries.members.count
 
     @property
     def ahead(self) -> int:
@@ -194,10 +198,10 @@ class Ledger:
         """Return the sequence before which this channel needs no messages any more."""
         low = self.cursor
         places = self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest(), self.buried.lowest()
-        for lowest in (*places, self.held.lowest()):
+        for lowest in places:
             if lowest is not None and lowest < low:
                 low = lowest
-        return low
+        return min(low, self.oldest_ahead) if self.held.total else low
 
     def waits_before(self, cursor: int) -> bool:
         """Return whether `seek(cursor)` would lose a ready, deferred or in-flight message before `cursor`."""

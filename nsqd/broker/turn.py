@@ -85,6 +85,6 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             break
     if turn.overflowing:
         broker.drop_overflow()
-    turn.ranges_dropped = turn.sorted = turn.cold_reads = 0
+    turn.spent = None
     if not turn.reclaimer.is_empty:
         turn.reclaimer.free_some()

@@ -69,6 +69,17 @@ class Alarms(Generic[C]):
             yield when, channel
 
 
+class Spent:
+    """What a turn has done that would take too long if each channel did as much as it could."""
+
+    __slots__ = ("cold_reads", "ranges_dropped", "sorted")
+
+    def __init__(self) -> None:
+        self.ranges_dropped = 0  # by limits
+        self.sorted = 0  # messages that went into the queues of their groups, or whose groups were learned
+        self.cold_reads = 0  # batches that groups had to read from files
+
+
 class TurnContext(Generic[C, T]):
     """The broker as topics and channels see it.
 
@@ -109,9 +120,7 @@ class TurnContext(Generic[C, T]):
         self.offered: list[tuple[Ledger, Batch]] = []  # released in this turn, and not seen by deliveries yet
         self.overflowing: dict[C, int] = {}  # ephemeral channels, with the first sequence that they got in this turn
         self.alarms: Alarms[C] = Alarms()
-        self.ranges_dropped = 0  # by limits, in this turn
-        self.sorted = 0  # messages that went into the queues of their groups in this turn, or whose groups were learned
-        self.cold_reads = 0  # batches that groups had to read from files in this turn
+        self.spent: Spent | None = None  # None: nothing yet in this turn; see `spending`
         self.unpacked = 0  # messages of deferred batches that got their entries since the last `Broker.expire`
         # Topics
         self.unsealed: dict[T, None] = {}  # topics with publishes in this turn
@@ -122,6 +131,13 @@ class TurnContext(Generic[C, T]):
         self.shape_unsaved = False  # whether topology.json is outdated; see `shape_changed`
         self.reshaped: dict[str, None] = {}  # topics to announce to nsqlookupd; see `shape_changed`
         self.lost: dict[str, int] = {}  # by topic: waiting messages that were missing at the start of nsqd
+
+    @property
+    def spending(self) -> Spent:
+        """How much of what a turn may do has been done in this turn, by all channels together."""
+        if self.spent is None:
+            self.spent = Spent()
+        return self.spent
 
     def forget(self, channel: C) -> None:
         """Remove a deleted channel from the lists."""

@@ -1033,7 +1033,7 @@ def test_a_limit_drops_very_many_held_messages_in_slices() -> None:
     assert channel.is_behind
     channel.ledger.held.clear()
     channel.ledger.held.fill(BitMap64(range(200_000)))  # neighbours are a single range
-    channel.turn.ranges_dropped = 0
+    channel.turn.spent = None
     channel.drop_oldest(channel.ledger.held.total - 10)
     assert 50_000 <= channel.ledger.held.total <= 110_000
 
