@@ -180,10 +180,11 @@ def test_a_server_that_hangs_holds_up_nobody_else(start_nsqd: StartNsqd, server:
     client = log_in(nsqd)
     try:
         waiting = [nsqd.connect() for _ in range(20)]
+        gone = waiting.pop()
+        gone.send(auth(b"slow"), b"PUB gone\n\0\0\0\1x")  # it may be granted when the server answers at the end
         for slow in waiting:
             slow.send(auth(b"slow"), b"PUB t\n\0\0\0\1x")
         eventually(lambda: len(server.requests) > 20)
-        gone = waiting.pop()
         gone.close()
         client.publish("t", b"y")
         assert log_in(nsqd) is not None
