@@ -1120,12 +1120,7 @@ BUGS: Final = (
         "a held message does not pin the log",
         _OK,
         "nsqd/broker/ledger.py",
-        (
-            (
-                "        for lowest in (*places, self.held.lowest()):\n",
-                "        for lowest in places:\n",
-            ),
-        ),
+        (("        return min(low, self.oldest_ahead) if self.held.total else low\n", "        return low\n"),),
         ("ledger model",),
     ),
     Bug(
