@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-import trio
-
 from nsqadmin.cluster.message_groups import MOST_ROWS, NodeGroups, read_groups
 from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.messages.reading import code_of
 from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.questions import ask_each
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, Node, Snapshot
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 PATIENCE: Final = 5.0  # seconds that a page waits; a node takes two for the times of old messages
 NO_SUCH: Final = "it knows no groups: it is a Go nsqd, or older than ours"
 _NO_MESSAGES: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
-_AT_ONCE: Final = 16
 
 
 class GroupQuestions:
@@ -38,21 +36,14 @@ class GroupQuestions:
         self, nodes: Sequence[Node], topic: str, channel: str, name: str = "", *, rows: int = MOST_ROWS
     ) -> tuple[NodeGroups, ...]:
         """Return each node's largest groups with `name` in their names, up to `rows`, in the order of the nodes."""
-        limiter = trio.CapacityLimiter(_AT_ONCE)
-        told = {it.address: NodeGroups(node=it.address, untold=_silence(it)) for it in nodes}
         arguments = {"topic": topic, "channel": channel, "limit": str(rows)} | ({"name": name} if name else {})
         target = f"/channel/groups?{urlencode(arguments)}"
-
-        async def ask(node: Node) -> None:
-            async with limiter:
-                told[node.address] = await self._ask(node, target)
-
-        with trio.move_on_after(PATIENCE):
-            async with trio.open_nursery() as nursery:
-                for node in nodes:
-                    if node.is_reachable:
-                        nursery.start_soon(ask, node)
-        return tuple(told[node.address] for node in nodes)
+        return await ask_each(
+            nodes,
+            lambda node: self._ask(node, target),
+            lambda node, reason: NodeGroups(node=node.address, untold=reason),
+            patience=PATIENCE,
+        )
 
     async def _ask(self, node: Node, target: str) -> NodeGroups:
         try:
@@ -68,9 +59,3 @@ class GroupQuestions:
                 return NodeGroups(node=node.address)
             reason = NO_SUCH if code == "NOT_FOUND" else f"it cannot be asked: {error}"
             return NodeGroups(node=node.address, untold=reason)
-
-
-def _silence(node: Node) -> str:
-    if node.is_reachable:
-        return f"it has not answered within {PATIENCE:g} s"
-    return f"it does not answer: {node.error}" if node.error else "it does not answer"

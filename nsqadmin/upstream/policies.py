@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-import trio
-
 from nsqadmin.cluster.policies import NodePolicy, read_policy
 from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.questions import ask_each
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Node
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 2.0  # seconds that a page waits for the nodes
 NO_SUCH: Final = "it knows no policy file: it is a Go nsqd, or older than ours"
-_AT_ONCE: Final = 16
 _UNKNOWN_OPTION: Final = (400, 404)
 
 
@@ -30,20 +28,14 @@ class PolicyQuestions:
 
     async def ask(self, nodes: Sequence[Node], topic: str = "", channel: str = "") -> tuple[NodePolicy, ...]:
         """Return each node's answer, in the order of the nodes. A node that is too slow has an error."""
-        limiter = trio.CapacityLimiter(_AT_ONCE)
-        told = {it.address: NodePolicy(node=it.address, untold=_silence(it)) for it in nodes}
         query = urlencode({name: value for name, value in (("topic", topic), ("channel", channel)) if value})
-
-        async def ask(node: Node) -> None:
-            async with limiter:
-                told[node.address] = await self._ask(node, f"/config/policy?{query}" if query else "/config/policy")
-
-        with trio.move_on_after(PATIENCE):
-            async with trio.open_nursery() as nursery:
-                for node in nodes:
-                    if node.is_reachable:
-                        nursery.start_soon(ask, node)
-        return tuple(told[node.address] for node in nodes)
+        target = f"/config/policy?{query}" if query else "/config/policy"
+        return await ask_each(
+            nodes,
+            lambda node: self._ask(node, target),
+            lambda node, reason: NodePolicy(node=node.address, untold=reason),
+            patience=PATIENCE,
+        )
 
     async def _ask(self, node: Node, target: str) -> NodePolicy:
         try:
@@ -54,9 +46,3 @@ class PolicyQuestions:
         except UpstreamError as error:
             reason = NO_SUCH if error.status in _UNKNOWN_OPTION else f"it cannot be asked: {error}"
             return NodePolicy(node=node.address, untold=reason)
-
-
-def _silence(node: Node) -> str:
-    if node.is_reachable:
-        return f"it has not answered within {PATIENCE:g} s"
-    return f"it does not answer: {node.error}" if node.error else "it does not answer"
