@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from nsqcommon.wire.commands import fin, req
 from nsqcommon.wire.headers import NONE, encode_headers
 from nsqd.broker.channel import Channel
 from nsqd.broker.groups import Groups
 from nsqd.broker.rules import ChannelRules
+from nsqd.log.store import DiskStore
+from tests.nsqd.log.harness import OpenStore
+from tests.support import node as node_module
 from tests.support.fake_store import changes_in
 from tests.support.given_rules import GivenRules
 from tests.support.node import Client, Node
@@ -110,3 +116,23 @@ class Grouped:
 
     def held(self) -> list[int]:
         return list(self.real.ledger.held.all())
+
+
+class NodeOnDisk:
+    """A node whose log is nsqd's own, in files. Its parts are replaced, so this needs the pure core."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, **rules: Any) -> None:
+        self.store = OpenStore(path, mem_queue_size=100)
+        monkeypatch.setattr(DiskStore, "reserved_ids", 0, raising=False)
+        monkeypatch.setattr(DiskStore, "memory_capacity", None, raising=False)
+        monkeypatch.setattr(node_module, "FakeStore", lambda: self.store.store)
+        self.node = Node(policy=GivenRules(ChannelRules(**rules)), mem_queue_size=100)
+        self.store.on_loaded = self.node.broker.loaded
+        self.topic = self.node.broker.topic("t")
+        self.channel = self.topic.channel("c")
+
+    def load(self) -> None:
+        """Load what the log was asked for, until nothing is left."""
+        while self.store.store.reads.loads:
+            self.store.load()
+            self.node.turn()

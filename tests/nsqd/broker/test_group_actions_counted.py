@@ -9,12 +9,7 @@ import pytest
 
 from nsqcommon.wire.headers import encode_headers
 from nsqd.broker.group_actions import GroupAction
-from nsqd.broker.rules import ChannelRules
-from nsqd.log.store import DiskStore
-from tests.nsqd.log.harness import OpenStore
-from tests.support import node as node_module
-from tests.support.given_rules import GivenRules
-from tests.support.node import Node
+from tests.nsqd.broker.grouping import SHARE, NodeOnDisk
 
 
 @pytest.mark.parametrize("is_sorted", [True, False])
@@ -22,32 +17,21 @@ def test_a_slice_reads_only_so_much_from_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_sorted: bool
 ) -> None:
     """The group has one message in each batch, and the batches are large."""
-    store = OpenStore(tmp_path, mem_queue_size=100)
-    monkeypatch.setattr(DiskStore, "reserved_ids", 0, raising=False)
-    monkeypatch.setattr(DiskStore, "memory_capacity", None, raising=False)
-    monkeypatch.setattr(node_module, "FakeStore", lambda: store.store)
-    node = Node(policy=GivenRules(ChannelRules(share="group")), mem_queue_size=100)
-    store.on_loaded = node.broker.loaded
-    topic = node.broker.topic("t")
-    channel = topic.channel("c")
+    it = NodeOnDisk(tmp_path, monkeypatch, **SHARE)
+    node, topic, channel = it.node, it.topic, it.channel
     record = (70_000).to_bytes(4, "big") + b"x" * 70_000
     headers = b"".join(encode_headers({"nsq-group": it}) for it in "abb")
     for _ in range(120):
         topic.publish(record * 3, range(0, 210_013, 70_004), headers=headers)
         node.turn()
 
-    def load() -> None:
-        while store.store.reads.loads:
-            store.load()
-            node.turn()
-
     if is_sorted:
         node.consumer(ready=1)
         while channel.ledger.cursor < topic.log.tail:
             node.pass_time(0.001)
-            load()
+            it.load()
     action = GroupAction(topic, channel, b"a", "bury", delay_ms=0, who="ana", started_at=7)
-    files, sizes = store.store.files, list[int]()
+    files, sizes = it.store.store.files, list[int]()
     read_cached_at = files.read_cached_at
 
     def read(descriptor: int, size: int, offset: int) -> bytes:
@@ -60,6 +44,6 @@ def test_a_slice_reads_only_so_much_from_files(
             action.step()
             assert sum(sizes) < 10_000_000
             node.turn()
-            load()
+            it.load()
     action.end()
     assert action.acted == 120 - is_sorted

@@ -12,25 +12,13 @@ from nsqcommon.wire.commands import fin
 from nsqcommon.wire.headers import encode_headers
 from nsqd.broker import operator_actions
 from nsqd.broker.groups import Groups
-from nsqd.broker.rules import ChannelRules
 from nsqd.log.reading.log_reader import LogReader
-from nsqd.log.store import DiskStore
-from tests.nsqd.broker.grouping import ORDER, Grouped
-from tests.nsqd.log.harness import OpenStore
-from tests.support import node as node_module
-from tests.support.given_rules import GivenRules
-from tests.support.node import Node
+from tests.nsqd.broker.grouping import ORDER, SHARE, Grouped, NodeOnDisk
 
 
 def test_a_turn_reads_only_so_many_batches_for_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = OpenStore(tmp_path, mem_queue_size=100)
-    monkeypatch.setattr(DiskStore, "reserved_ids", 0, raising=False)
-    monkeypatch.setattr(DiskStore, "memory_capacity", None, raising=False)
-    monkeypatch.setattr(node_module, "FakeStore", lambda: store.store)
-    node = Node(policy=GivenRules(ChannelRules(share="group")), mem_queue_size=100)
-    store.on_loaded = node.broker.loaded
-    topic = node.broker.topic("t")
-    channel = topic.channel("c")
+    it = NodeOnDisk(tmp_path, monkeypatch, **SHARE)
+    node, topic = it.node, it.topic
     record = (2000).to_bytes(4, "big") + b"x" * 2000
     for number in range(300):
         for _ in range(3):
@@ -38,15 +26,10 @@ def test_a_turn_reads_only_so_many_batches_for_groups(tmp_path: Path, monkeypatc
             node.turn()
     client = node.consumer(ready=1)
 
-    def load() -> None:
-        while store.store.reads.loads:
-            store.load()
-            node.turn()
-
-    while channel.ledger.cursor < topic.log.tail:
+    while it.channel.ledger.cursor < topic.log.tail:
         client.say(b"".join(fin(message.id) for message in client.messages()))
         node.pass_time(0.001)
-        load()
+        it.load()
     read_cached, reads = LogReader._read_cached, Mock(return_value=None)
     with patch.object(LogReader, "_read_cached", lambda *arguments: reads() or read_cached(*arguments)):
         client.say(b"RDY 2500\n")
