@@ -22,7 +22,7 @@ from nsqcommon.wire.message import Message
 from tests.simulation.buried_ledger import ChannelLedger, Listed, Place
 from tests.simulation.promise import Violation
 from tests.support.process import Nsqd
-from tests.support.traffic import BROKEN, Consumer
+from tests.support.traffic import Consumer, Tasks
 
 MAX_ATTEMPTS: Final = 3
 POLICY: Final = f"""
@@ -104,32 +104,18 @@ class _Load:
     """Threads that go on until their connections break."""
 
     def __init__(self, nsqd: Nsqd, outcome: Outcome, chance: random.Random) -> None:
-        self.stopping = threading.Event()
         self._has_operated = threading.Event()
         self._nsqd = nsqd
         self._outcome = outcome
-        self._violations: list[Exception] = []
         tasks = (self._publish, self._fail, self._fail, self._finish, self._operate)
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(task, random.Random(chance.random())), daemon=True)
-            for task in tasks
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _guarded(self, task: Callable[[random.Random], None], chance: random.Random) -> None:
-        try:
-            while not self.stopping.is_set():
-                task(chance)
-        except BROKEN:
-            pass
-        except Exception as error:
-            self._violations.append(error)
+        self._tasks = Tasks(tasks, chance)
+        self.stopping = self._tasks.stopping
+        self._tasks.start()
 
     def go_on_for(self, buried: int) -> None:
         """Let it go on until so many messages were buried, or something is wrong, which `ended` raises."""
         goal, deadline = self._outcome.work.counts["buried"] + buried, time.monotonic() + _BUSY_TIMEOUT
-        while not self._violations:
+        while not self._tasks.violations:
             has_operated = self._has_operated.is_set() or buried in EARLY
             if has_operated and self._outcome.work.counts["buried"] >= goal:
                 return
@@ -137,11 +123,7 @@ class _Load:
             self.stopping.wait(0.005)
 
     def ended(self) -> None:
-        self.stopping.set()
-        for thread in self._threads:
-            thread.join(30)
-        if self._violations:
-            raise self._violations[0]
+        self._tasks.ended()
 
     def _publish(self, chance: random.Random) -> None:
         outcome = self._outcome

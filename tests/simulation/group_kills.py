@@ -7,7 +7,6 @@ order change at run time. On `limited`, a few messages of each group may be in f
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from nsqcommon.wire.message import Message
 from tests.simulation.group_ledger import TIMES_OUT, GroupLedger, Name
 from tests.simulation.promise import Violation
 from tests.support.process import Nsqd
-from tests.support.traffic import BROKEN, Consumer
+from tests.support.traffic import Consumer, Tasks
 
 GROUPS: Final = tuple(f"group {number}" for number in range(12))  # the first one is larger than the others
 LIMIT: Final = 2
@@ -113,11 +112,9 @@ class _Load:
     """Threads that go on until their connections break."""
 
     def __init__(self, nsqd: Nsqd, outcome: Outcome, policy: Path, chance: random.Random) -> None:
-        self.stopping = threading.Event()
         self._nsqd = nsqd
         self._outcome = outcome
         self._policy = policy
-        self._violations: list[Exception] = []
         halves = GROUPS[::2], GROUPS[1::2]  # each group has one publisher
         tasks: list[Callable[[random.Random], None]] = [
             *(lambda chance, groups=half: self._publish(groups, chance) for half in halves),
@@ -125,36 +122,20 @@ class _Load:
             *[self._keep_limit] * 2,
             self._operate,
         ]
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(task, random.Random(chance.random())), daemon=True)
-            for task in tasks
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _guarded(self, task: Callable[[random.Random], None], chance: random.Random) -> None:
-        try:
-            while not self.stopping.is_set():
-                task(chance)
-        except BROKEN:
-            pass
-        except Exception as error:
-            self._violations.append(error)
+        self._tasks = Tasks(tasks, chance)
+        self.stopping = self._tasks.stopping
+        self._tasks.start()
 
     def go_on_for(self, deliveries: int) -> None:
         """Let it go on until so many were delivered in order, or something is wrong, which `ended` raises."""
         counts, deadline = self._outcome.ordered.counts, time.monotonic() + _BUSY_TIMEOUT
         goal = counts["deliveries"] + deliveries
-        while not self._violations and counts["deliveries"] < goal:
+        while not self._tasks.violations and counts["deliveries"] < goal:
             assert time.monotonic() < deadline, "the load has come to a standstill"
             self.stopping.wait(0.005)
 
     def ended(self) -> None:
-        self.stopping.set()
-        for thread in self._threads:
-            thread.join(30)
-        if self._violations:
-            raise self._violations[0]
+        self._tasks.ended()
 
     def _publish(self, groups: Sequence[str], chance: random.Random) -> None:
         outcome = self._outcome

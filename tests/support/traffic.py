@@ -9,7 +9,7 @@ import http.client
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -65,6 +65,39 @@ def new_ledger() -> Ledger:
 
 
 # The load
+
+
+class Tasks:
+    """Threads that repeat a task each, until their connections break."""
+
+    def __init__(self, tasks: Iterable[Callable[[random.Random], None]], chance: random.Random) -> None:
+        self.stopping = threading.Event()
+        self.violations: list[Exception] = []
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(task, random.Random(chance.random())), daemon=True)
+            for task in tasks
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _repeat(self, task: Callable[[random.Random], None], chance: random.Random) -> None:
+        try:
+            while not self.stopping.is_set():
+                task(chance)
+        except BROKEN:
+            pass
+        except Exception as error:
+            self.violations.append(error)
+
+    def ended(self) -> None:
+        """Wait for the threads, and raise what went wrong in them."""
+        self.stopping.set()
+        for thread in self._threads:
+            thread.join(30)
+        if self.violations:
+            raise self.violations[0]
 
 
 class Load:
