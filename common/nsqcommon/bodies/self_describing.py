@@ -8,6 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final, NoReturn
 
+import msgpack
 import msgspec
 
 from nsqcommon.bodies.parsing import Cause, Unfit
@@ -64,11 +65,10 @@ class MsgpackParser:
     def parse(self, body: bytes) -> object:
         try:
             return self._decode(body)
-        except UnicodeDecodeError as error:
-            raise Unfit(Cause.NOT_UTF8, f"a string with byte 0x{error.object[error.start]:02x}") from None
         except RecursionError:
             raise Unfit(Cause.NOT_MSGPACK, "nested too deep") from None
-        except (msgspec.MsgspecError, TypeError) as error:  # TypeError: a map's key is a map
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:  # TypeError: a map's key is a map
+            _need_utf8_in_strings(body)
             raise _malformed(Cause.NOT_MSGPACK, body, str(error)) from None
 
 
@@ -81,6 +81,16 @@ def _need_utf8(body: bytes) -> None:
         body.decode()
     except UnicodeDecodeError as error:
         raise Unfit(Cause.NOT_UTF8, f"byte 0x{body[error.start]:02x} at {error.start}") from None
+
+
+def _need_utf8_in_strings(body: bytes) -> None:
+    """Refuse MessagePack with a string that isn't UTF-8. From 0.23 on, msgspec doesn't name the byte."""
+    try:
+        msgpack.unpackb(body, strict_map_key=False)
+    except UnicodeDecodeError as error:
+        raise Unfit(Cause.NOT_UTF8, f"a string with byte 0x{error.object[error.start]:02x}") from None
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        pass  # malformed in another way
 
 
 def _malformed(cause: Cause, body: bytes, text: str) -> Unfit:
