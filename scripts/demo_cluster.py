@@ -1,6 +1,8 @@
-"""The cluster of compose.yaml as processes of this machine, with traffic: what `scripts/demo` runs.
+"""The cluster of compose.yaml as processes of this machine, with a shop on it: what `scripts/demo` runs.
 
-Besides, ten customers share a printer, one of whom has thousands of jobs: the policy lets them take turns.
+The shop has troubles, so that nsqadmin has something to show: a label printer that jams, a bad release, invoices without
+an address, Celery tasks that fail (`deploy/demo/shop.py`). And ten customers share a printer, one of whom has thousands of
+jobs: the policy lets them take turns.
 
 Each process is started when what it needs can be reached, and started again when it dies. At the end they stop in the
 opposite order, the producer long enough before its consumers that these can finish what is there, and the sums are
@@ -62,6 +64,7 @@ class Cluster:
     folder: Path
     shift: int
     rate: float
+    trouble_after: float = 30.0  # seconds
     nsqds: list[int] = field(init=False)  # TCP ports; HTTP is the next one
     nsqlookupds: list[int] = field(init=False)
 
@@ -106,7 +109,8 @@ class Cluster:
     def admin(self) -> Iterator[Program]:
         url = f"http://{HOST}:{self.admin_port}/ping"
         addresses = [f"--lookupd-http-address={HOST}:{it + 1}" for it in self.nsqlookupds]
-        yield Program("nsqadmin", [*_module("nsqadmin"), f"--http-address={HOST}:{self.admin_port}", *addresses], url)
+        listen = f"--http-address={HOST}:{self.admin_port}"
+        yield Program("nsqadmin", [*_module("nsqadmin"), listen, "--enable-publish", *addresses], url)
 
     def consumers(self) -> Iterator[Program]:
         lookupds = [f"--lookupd={HOST}:{it + 1}" for it in self.nsqlookupds]
@@ -115,6 +119,15 @@ class Cluster:
 
     def printer(self) -> Program:
         return Program(PRINTER, [*_traffic("share"), *self._nsqds()])
+
+    def departments(self) -> Iterator[Program]:
+        """Yield the rest of the shop. Both releases of the ledger's program run, as in the middle of a rollout."""
+        trouble = f"--trouble-after={self.trouble_after}"
+        for name in ("office", "tasks"):
+            yield Program(name, [*_shop(name), *self._nsqds()])
+        yield Program("labels", [*_shop("labels"), trouble, *self._nsqds()])
+        for release in ("1.9", "2.0"):
+            yield Program(f"ledger-{release}", [*_shop("ledger"), f"--release={release}", trouble, *self._nsqds()])
 
     def producer(self) -> Program:
         return Program("producer", [*_traffic("produce"), f"--topic={TOPIC}", f"--rate={self.rate}", *self._nsqds()])
@@ -129,6 +142,10 @@ def _module(name: str) -> list[str]:
 
 def _traffic(kind: str) -> list[str]:
     return [sys.executable, str(ROOT / "deploy" / "demo" / "traffic.py"), kind]
+
+
+def _shop(department: str) -> list[str]:
+    return [*_module("deploy.demo.shop"), department]
 
 
 def _daemon(name: str, module: str, port: int, *flags: str) -> Program:
@@ -258,7 +275,7 @@ async def _in_order(cluster: Cluster) -> AsyncIterator[list[Program]]:
     yield list(cluster.admin())
     # Before the first message, so that each channel gets every one.
     await create_channels(cluster)
-    yield [*cluster.consumers(), cluster.printer()]
+    yield [*cluster.consumers(), cluster.printer(), *cluster.departments()]
     yield [cluster.producer()]
 
 
@@ -282,18 +299,25 @@ def _answers(url: str, posted: bytes | None = None) -> bool:
 
 
 def _explain(cluster: Cluster) -> None:
-    http = cluster.nsqds[0] + 1
+    admin, http = f"http://{HOST}:{cluster.admin_port}", cluster.nsqds[0] + 1
     say(f"""\
-ready: 3 nsqd, 2 nsqlookupd, a producer and consumers on the channels {" and ".join(CHANNELS)} of topic {TOPIC}
+ready: a shop on 3 nsqd, with 2 nsqlookupd and nsqadmin
 
-  nsqadmin         http://{HOST}:{cluster.admin_port}/
+  open             {admin}/
+
+In a minute, things have gone wrong in the shop. Try:
+
+  who is stuck?    {admin}/topics/shipments/labels: its printer jams after {cluster.trouble_after:.0f} s; kill -9 its program, and it starts again
+  a bad release    {admin}/topics/payments/ledger?tab=consumers: which of the two releases fails?
+  kick and undo    {admin}/topics/invoices/mail?tab=buried: deliver failed invoices again, two a second; stop; undo
+  find a message   {admin}/topics/orders?tab=messages: search for item = lamp, and replay one to a single channel
+  who waits        {admin}/topics/prints/printer?tab=groups: acme has thousands of jobs; do the other customers wait?
+
   publish          curl -d hello 'http://{HOST}:{http}/pub?topic=greetings'
-  who has it       curl 'http://{HOST}:{cluster.nsqlookupds[0] + 1}/lookup?topic=greetings'
-  what happens     curl 'http://{HOST}:{http}/stats'
-  who shares       http://{HOST}:{cluster.admin_port}/topics/prints/printer?tab=groups: acme has thousands of jobs; do others wait?
+  lookup           curl 'http://{HOST}:{cluster.nsqlookupds[0] + 1}/lookup?topic=orders'
   data and logs    {cluster.folder}
 
-Kill one of them and see the others go on: it is started again. Ctrl-C stops all.""")
+Kill a node and see the others go on: it is started again. Ctrl-C stops all.""")
 
 
 async def _report(started: list[Running]) -> None:
@@ -367,7 +391,8 @@ class DemoOptions:
         "add N to each port, 4150 and so on (default: 0, or where ports are in use 10000, 20000, ...)",
         kind=parsed_by(int, "N"),
     )
-    rate: float = option(50.0, "messages a second")
+    rate: float = option(50.0, "orders a second")
+    trouble_after: float = option(30.0, "seconds until things go wrong in the shop")
 
 
 def main() -> int:
@@ -378,7 +403,7 @@ def main() -> int:
 def start(chosen: DemoOptions) -> int:
     with _folder(chosen.folder) as folder:
         shifts = SHIFTS if chosen.shift_ports is None else (chosen.shift_ports,)
-        cluster = first_free([Cluster(folder, shift, chosen.rate) for shift in shifts])
+        cluster = first_free([Cluster(folder, shift, chosen.rate, chosen.trouble_after) for shift in shifts])
         if cluster is None:
             return 1
         status = 0
