@@ -176,9 +176,7 @@ class _Answer:
         left = self.read_until - self.clock()
         if left <= 0:
             return "reading from disk takes too long"
-        return await self.bodies.batch(
-            channel, sequence, lambda: channel.in_flight.at(place) is not None, seconds=left
-        )
+        return await self.bodies.batch(channel, sequence, lambda: channel.in_flight.at(place) is not None, seconds=left)
 
 
 def _of_message(found: Batch | str, sequence: int) -> dict[str, object]:

@@ -175,6 +175,16 @@ def test_without_headers_nothing_is_read(held: Nsqd) -> None:
     assert [it["timestamp"] for it in lines] == [T0, T0, T0 + 3 * SECOND]
 
 
+def test_a_slow_disk_hides_no_consumer(held: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqd.http.in_flight._LONGEST_READING", 0.0)
+    before = listed(held)
+    held.store.logs["t"].batches.clear()
+    lines = listed(held)
+    assert [it.pop("unread") for it in lines] == ["reading from disk takes too long"] * 3
+    of_message = ("size", "key", "group", "headers")
+    assert lines == [{name: it[name] for name in it if name not in of_message} for it in before]
+
+
 def test_a_summary_is_only_the_number(held: Nsqd) -> None:
     assert json.loads(held.get(f"/channel/inflight?{AT}&summary=true").body)["count"] == 3
 
