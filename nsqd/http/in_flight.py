@@ -18,8 +18,7 @@ from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
 from nsqcommon.wire.headers import decode_headers
 from nsqcommon.wire.history import NDJSON
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker.batch import Batch
-from nsqd.broker.in_flight import Delivery, TouchedDelivery
+from nsqd.broker.in_flight import TouchedDelivery
 from nsqd.http.bodies import BodyReader
 from nsqd.http.history import headers_member
 from nsqd.http.lines import Lines
@@ -27,9 +26,10 @@ from nsqd.http.names import channel_argument, find_channel
 from nsqd.http.numbers import number_argument
 
 if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
     from nsqd.broker.channel import Channel
     from nsqd.broker.consumer import Consumer
-    from nsqd.broker.in_flight import Place
+    from nsqd.broker.in_flight import Delivery, Place
     from nsqd.http.calls import Calls
     from nsqd.http.history import HistoryReads
 
