@@ -118,8 +118,12 @@ class _Answer:
     run_id: str
     bodies: BodyReader | None  # None: without what is in the messages themselves
     clock: Callable[[], float]
+    begun_at: float = field(init=False)
     consumers: dict[Consumer, dict[str, object]] = field(default_factory=dict)
     read_until: float | None = None  # None: nothing had to be read from disk yet
+
+    def __post_init__(self) -> None:
+        self.begun_at = self.clock()
 
     async def line(self, place: Place) -> dict[str, object] | None:
         """Return the members of a line, or None if this delivery is over."""
@@ -137,10 +141,13 @@ class _Answer:
 
     def _delivered(self, delivery: Delivery) -> dict[str, object]:
         moment = self.moment
+        # When the line is written, and not at the start: reading may take seconds, and a reader relates the other times
+        # of the line to this one.
+        now = moment.now + self.clock() - self.begun_at
         members: dict[str, object] = {
             "attempts": delivery.attempts,
             "since": moment.wall(delivery.delivered_at),
-            "held_ms": max(0, int((moment.now - delivery.delivered_at) * 1000)),
+            "in_flight_ms": max(0, int((now - delivery.delivered_at) * 1000)),
             "deadline": moment.wall(delivery.deadline),
         }
         if isinstance(delivery, TouchedDelivery):
