@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from nsqadmin.cluster.model import UNKNOWN_RATES, ChannelNode, Health, RemoteCopy, TopicNode
 from nsqadmin.cluster.flow import first_flow
+from nsqadmin.cluster.model import UNKNOWN_RATES, ChannelNode, Health, RemoteCopy, TopicNode
 from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart
 from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.upstream.asked import AskedNode
