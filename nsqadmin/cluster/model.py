@@ -71,7 +71,7 @@ class Percentile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    count: int  # messages that nsqd has measured lately; 0: there are no percentiles
+    count: int  # messages that nsqd has measured lately; 0: the percentiles are unknown
     percentiles: tuple[Percentile, ...]
 
 
@@ -90,9 +90,7 @@ class Rates:
     dropped: float | None = None  # lost by a policy, but not because of their age; channels only
     expired: float | None = None  # dropped or buried by a policy because of their age; channels only
     buried: float | None = None  # buried, by consumers or a policy, at least; channels only
-    removed: float | None = (
-        None  # taken out of the queue by a policy: dropped, expired, buried by overflow; channels only
-    )
+    removed: float | None = None  # from the queue by a policy: dropped, expired, buried by overflow; channels only
     bytes: float | None = None  # between the last two samples; topics only
 
 
@@ -374,11 +372,9 @@ class Channel(ChannelNumbers):
     oldest_is_older: bool = (
         False  # `oldest_age` is a lower bound: some node doesn't report it, or we haven't watched long enough
     )
-    # The change of the depth a second, over about a minute, on the nodes that answer; None: unknown on all of them.
-    net_rate: float | None = None
-    # Until it is empty at this rate, without what a policy removes; None: unknown, or consumers don't make it shrink.
-    drain_time: float | None = None
-    stall: Stall | None = None
+    net_rate: float | None = None  # change of the depth a second, over about a minute, on the nodes that answer
+    drain_time: float | None = None  # until consumers have emptied it at this rate; None: never, or unknown
+    stall: Stall | None = None  # consumers hold messages and finish none
 
     @property
     def is_ephemeral(self) -> bool:
