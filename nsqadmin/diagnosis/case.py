@@ -54,7 +54,7 @@ class Case:
             snapshot=snapshot,
             trends=trends,
             series=channel_series(channel.topic, channel.name),
-            weight=channel.depth + 60.0 * max(channel.net_rate or 0.0, 0.0),
+            weight=channel.depth + 60.0 * max(channel.growth or 0.0, 0.0),
             topic=channel.topic,
             channel=channel.name,
         )
