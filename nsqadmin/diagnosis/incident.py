@@ -125,6 +125,21 @@ class Open:
         return "muted" if self.muted else "acknowledged" if self.acknowledged else "open"
 
 
+class ChangeKind(StrEnum):
+    OPENED = "opened"
+    WORSE = "worse"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentChange:
+    """A change of an incident between two snapshots. Remarks and muted incidents make none."""
+
+    kind: ChangeKind
+    at: float
+    it: Open  # the incident now; if it has closed, its last known state
+
+
 class Counts(NamedTuple):
     """The number of incidents that need attention, as problems or warnings, and of marked ones."""
 

@@ -17,7 +17,7 @@ from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.diagnosis.changes import AFTER, BEFORE, Recent
 from nsqadmin.diagnosis.finding_index import Index
 from nsqadmin.diagnosis.grouping import group, incident_of
-from nsqadmin.diagnosis.incident import CauseKind, Counts, Incident, IncidentRecord, Mark, Open
+from nsqadmin.diagnosis.incident import CauseKind, Counts, Incident, IncidentChange, IncidentRecord, Mark, Open
 
 if TYPE_CHECKING:
     from nsqadmin.access import Identity
@@ -52,8 +52,8 @@ class Book:
         self._open: tuple[Open, ...] | None = ()
         self._observed = 0
 
-    def observe(self, snapshot: Snapshot) -> None:
-        """Follow the incidents of a new snapshot."""
+    def observe(self, snapshot: Snapshot) -> tuple[IncidentChange, ...]:
+        """Follow the incidents of a new snapshot, and return the changes since the last one."""
         now, before = snapshot.taken_at, self._snapshot.taken_at
         self._snapshot, self._open = snapshot, None
         self._forget(now)
@@ -69,6 +69,7 @@ class Book:
                 record = replace(record, changes=recent.before(incident, record.began))
             self._records[incident.key] = record
         self._observed += 1
+        return ()
 
     def _followed(self, incident: Incident, record: IncidentRecord | None, now: float, before: float) -> IncidentRecord:
         waiting = incident.numbers.waiting

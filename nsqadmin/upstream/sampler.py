@@ -83,7 +83,7 @@ class Sampler:
         self._begun = 0  # number of sweeps started
         self._wake = Wakeup()
         self._swept = trio.Event()
-        self._on_snapshot: list[Callable[[Snapshot], None]] = []
+        self._on_snapshot: list[Callable[[Snapshot], object]] = []
 
     # The view
 
@@ -120,7 +120,7 @@ class Sampler:
         self._wake.set()
         return is_forgotten
 
-    def on_snapshot(self, callback: Callable[[Snapshot], None]) -> None:
+    def on_snapshot(self, callback: Callable[[Snapshot], object]) -> None:
         """Call `callback` after each sweep."""
         self._on_snapshot.append(callback)
 
