@@ -57,8 +57,11 @@ def incident_of(cause: Cause, findings: Sequence[Finding], index: Index) -> Inci
     numbers = index.numbers(cause, findings)
     if cause.kind is CauseKind.SINGLE and len(findings) == 1:  # in the worst case there are ten thousand of these
         return _single(cause, findings[0], numbers, index)
-    severity = min((finding.severity for finding in findings), key=_SEVERITIES.__getitem__)
-    ordered = sorted(findings, key=lambda it: (_SEVERITIES[it.severity], _is_elsewhere(cause, it), -it.weight))
+    severities = {finding.severity for finding in findings}
+    severity = min(severities, key=_SEVERITIES.__getitem__)
+    ordered = findings  # they come by their impact
+    if len(severities) > 1 or cause.kind is CauseKind.NODE:
+        ordered = sorted(findings, key=lambda it: (_SEVERITIES[it.severity], _is_elsewhere(cause, it)))
     return Incident(
         key=cause.key,
         cause=cause,
