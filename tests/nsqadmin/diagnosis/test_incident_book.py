@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 
 import msgpack
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nsqadmin.cluster.model import Activity, Finding, Health, Severity, Snapshot
 from nsqadmin.diagnosis.incident import ChangeKind, Counts, Mark, Open
@@ -15,6 +17,7 @@ from nsqadmin.diagnosis.marks import muted_until
 from tests.support.outage import TENANTS, outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic, viewer
 
+RANKS = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 ANA = Mark(by="ana", at=NOW, note="looking at it")
 
 
@@ -289,6 +292,60 @@ def test_marks_survive_a_restart_and_cover_the_same() -> None:
         after.load(msgpack.unpackb(msgpack.packb(before.dump(), default=lambda value: value())))
         after.observe(picture(at=60, rule=rule, severity=severity))
         assert after.open()[0].state == state
+
+
+found = st.fixed_dictionaries(
+    {
+        name: st.none() | st.tuples(st.sampled_from(["D6", "D7", "D8"]), st.sampled_from(list(Severity)))
+        for name in "abcd"
+    }
+)
+events = st.lists(st.tuples(found, st.sampled_from(["", "", "", "mute", "acknowledge", "restart"])), max_size=25)
+
+
+@settings(max_examples=60)
+@given(events)
+def test_a_mark_never_covers_a_rule_or_a_severity_that_was_not_there(
+    script: list[tuple[dict[str, tuple[str, Severity] | None], str]],
+) -> None:
+    """Findings about four channels come and go, get worse and form groups, while people mark incidents."""
+    book = started()
+    marked: dict[str, dict[str, tuple[int, ...]]] = {
+        "muted": {},
+        "acknowledged": {},
+    }  # by channel and rule: when marked
+    for number, (by_name, event) in enumerate(script):
+        at = 5.0 * number
+        its = [
+            picture(name=f"t{name}", at=at, rule=rule, severity=severity)
+            for name, it in by_name.items()
+            if it is not None
+            for rule, severity in (it,)
+        ]
+        findings = tuple(finding for it in its for finding in it.findings)
+        if event == "restart":
+            book, before = Book(), book
+            book.load(msgpack.unpackb(msgpack.packb(before.dump(), default=lambda value: value())))
+        book.observe(snapshot(*(it.topics[0] for it in its), findings=findings, taken_at=NOW + at))
+        for shown in book.open():
+            for kind in ("muted", "acknowledged"):
+                if getattr(shown, kind) is None:
+                    continue
+                for it in shown.incident.wrong:
+                    known = marked[kind].get(it.key, ())
+                    is_member = it.severity is not Severity.PROBLEM and any(
+                        key.startswith(f"{it.rule}/") and min(ranks) <= RANKS[it.severity]
+                        for key, ranks in marked[kind].items()
+                    )
+                    assert is_member or (known and min(known) <= RANKS[it.severity]), (kind, it)
+        if event in ("mute", "acknowledge") and book.open():
+            chosen = book.open()[number % len(book.open())]
+            book.mute(chosen.key, replace(ANA, until=NOW + 9e9)) if event == "mute" else book.acknowledge(
+                chosen.key, ANA
+            )
+            for it in chosen.incident.wrong:
+                kind = "muted" if event == "mute" else "acknowledged"
+                marked[kind][it.key] = (*marked[kind].get(it.key, ()), RANKS[it.severity])
 
 
 # What listeners are told
