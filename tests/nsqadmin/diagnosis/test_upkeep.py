@@ -65,7 +65,7 @@ def test_a_finding_ends_within_two_minutes() -> None:
 
 
 @pytest.mark.parametrize(("interval", "last"), [(0.2, 4.2), (5.0, 105.0), (60.0, 120.0)])
-def test_whoever_samples_more_often_knows_sooner(interval: float, last: float) -> None:
+def test_with_more_frequent_samples_you_learn_sooner(interval: float, last: float) -> None:
     upkeep = Upkeep()
     upkeep.follow([finding()], replace(moment(0), interval=interval))
     at = interval
@@ -177,7 +177,7 @@ def test_a_node_that_was_forgotten_but_is_still_announced_freezes_nothing() -> N
     assert [it.facet for it in followed] == ["reach"]
 
 
-def test_a_comparison_freezes_when_there_is_nobody_left_to_compare_with() -> None:
+def test_a_comparison_freezes_when_no_other_node_is_left_to_compare_with() -> None:
     upkeep = Upkeep()
     differs = finding("D26", WARNING, node="n1:4151", others=("n2:4151", "n3:4151"))
     upkeep.follow([differs], moment(0))
