@@ -116,7 +116,8 @@ async def _live_services(
     if settings.options.notification_http_endpoint:  # its HTTP client loads certificates, half the startup time
         nursery.start_soon(notifier.run)
     if path := settings.options.history_file:
-        kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes, "incidents": book}
+        kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes, "findings": sampler.upkeep}
+        kept["incidents"] = book
         series_file.load(path, **kept)
         nursery.start_soon(series_file.keep, path, kept)
     await nursery.start(sampler.run)
