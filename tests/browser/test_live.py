@@ -426,12 +426,12 @@ def test_a_topic_and_a_channel_are_created_on_chosen_nodes(page: Browser, cluste
 def test_creation_is_one_dialog_that_can_be_left(page: Browser, cluster: Cluster) -> None:
     page.open("/topics")
     page.click_text("Create", "main .actions a")
-    page.wait("document.querySelector('#dialog #create-topic')")
+    page.wait("document.querySelector('#dialog #new-topic')")
     page.click_text("Cancel", "#dialog a")
     page.wait("!document.querySelector('#dialog').open")
     page.click_text("Create", "main .actions a")
-    page.wait("document.querySelector('#dialog #create-topic')")
-    page.fill("#dialog #create-topic", "made.once")
+    page.wait("document.querySelector('#dialog #new-topic')")
+    page.fill("#dialog #new-topic", "made.once")
     page.click_text("Choose nodes", "#dialog summary")
     page.click("#dialog .choices input")
     assert page.run("return document.querySelector('#dialog input[name=on]:checked').value") == "some"
