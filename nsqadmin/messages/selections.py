@@ -105,7 +105,7 @@ class Selections(Generic[N, M]):
         began = time()
 
         async def shielded() -> tuple[R, ...]:
-            with trio.CancelScope(shield=True), acting_for(caller.identity.user or caller.basic_user):
+            with trio.CancelScope(shield=True), acting_for(_name_of(caller)):
                 results = await act(plan, self._upstream, told)  # each request has its own deadline
             return results
 
@@ -162,3 +162,8 @@ class DeferredSelections(Selections[NodeDeferred, Deferral]):
     async def plan(self, channel: Channel, chosen: Chosen, wanted: RecallWanted) -> DeferredPlan:
         """Check which nodes answer, and return the plan. Raise BadRequest."""
         return plan_deferred(channel, await self._told(channel), chosen, wanted)
+
+
+def _name_of(caller: Caller) -> str:
+    """Return the name that nodes keep with a kick. Without a login, the address of the browser says more than ours."""
+    return caller.identity.user or caller.basic_user or f"anonymous at {caller.remote.rpartition(':')[0]}"

@@ -74,7 +74,7 @@ def cluster_charts(services: Services, request: Request, snapshot: Snapshot) -> 
         ),
         drawn("Waiting", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
         drawn("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
-        drawn("Problems, warnings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
+        drawn("Findings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
     ]
 
 
@@ -149,6 +149,7 @@ def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
         key: Callable[[Channel], float | None],
         write: Callable[[float | None], str],
         nothing: str,
+        of: Callable[[Channel], str] = lambda _: "",
     ) -> Top:
         ranked = [(value, channel) for channel in channels if (value := key(channel)) is not None and value > 0]
         ranked.sort(key=lambda pair: (-pair[0], pair[1].topic, pair[1].name))
@@ -156,7 +157,7 @@ def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
             TopRow(
                 channel.topic,
                 channel.name,
-                write(value),
+                write(value) + of(channel),
                 numbers.net(channel.net_rate) if sort == "depth" else numbers.count(channel.depth),
                 spark(series_of(channel.topic, channel.name), Metric.DEPTH),
             )
@@ -176,6 +177,7 @@ def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
             _failing,
             numbers.percent,
             "Nothing is requeued or times out.",
+            _of_deliveries,
         ),
     )
 
@@ -191,3 +193,8 @@ def _failing(channel: Channel) -> float | None:
     if not failed or finished is None:
         return None
     return failed / (failed + max(0.0, finished))
+
+
+def _of_deliveries(channel: Channel) -> str:
+    """Return of how many deliveries a share is: all of almost none is no alarm."""
+    return f" of {numbers.per_minute((trouble(channel) or 0.0) + max(0.0, channel.rates.finished or 0.0))}"

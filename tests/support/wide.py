@@ -1,26 +1,20 @@
 """A cluster that is hard to lay out: five nodes, of which two may fall silent, and everything with the longest name it may have.
 
-The nodes are real. nsqadmin runs in a thread of the tests, with a resolver that knows the nodes' host names.
+The nodes are real, and so is nsqadmin, but for its resolver: it finds the nodes' long host names on this machine.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 import string
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-import trio
+from typing import Final
 
 from nsqcommon.wire.extensions import bury
-from tests.support.process import Answer, Nsqd, Nsqlookupd, eventually
+from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually
 
 # As long as names may be: one in which no line can be broken well, and one that people would choose.
 SOLID: Final = (string.ascii_lowercase * 3)[:64]
@@ -31,6 +25,15 @@ REASON: Final = "ValueError: " + "the-address-of-the-customer-cannot-be-geocoded
 HOST: Final = "worker-0017-of-the-fulfilment-fleet.rack-12.prod.eu-central-1.compute.internal.example.com"
 AGENT: Final = "shop-fulfilment-and-notification-service/2026.11.29-rc1+build.8871 go-nsq/1.1.0"
 COUNT: Final = 5
+TABS: Final = ("consumers", "nodes", "messages", "deferred", "buried", "groups", "policy")
+# Where a crawl begins: also at tabs without content, to which no page links.
+STARTS: Final = (
+    "/",
+    f"/topics/{SOLID}/{SOLID}?tab=groups",
+    *(f"/topics/{topic}/{name}?tab={tab}" for topic, name in ((LONG, CHANNEL), (QUIET, QUIET)) for tab in TABS),
+    "/topics/nope",
+    "/nope",
+)
 _POLICY: Final = f"""
 [[policy]]
 topic = "{LONG}"
@@ -49,96 +52,28 @@ def host_of(number: int) -> str:
     return f"broker-{number:04}-of-the-second-availability-zone.prod.eu-central-1.compute.internal.example.com"
 
 
-class LocalNames(trio.abc.HostnameResolver):
-    """Resolves every name to this machine."""
+class WideAdmin(Nsqadmin):
+    """An nsqadmin that finds every name on this machine."""
 
-    async def getaddrinfo(
-        self,
-        host: bytes | None,
-        port: bytes | str | int | None,
-        family: int = 0,
-        type: int = 0,
-        proto: int = 0,
-        flags: int = 0,
-    ) -> list[Any]:
-        return socket.getaddrinfo("127.0.0.1", port, family, type, proto, flags)
+    program = "tests.support.wide_admin"
 
-    async def getnameinfo(self, sockaddr: tuple[str, int] | tuple[str, int, int, int], flags: int) -> tuple[str, str]:
-        return socket.getnameinfo(sockaddr, flags)
-
-
-class ThreadedAdmin:
-    """nsqadmin in a thread of this process. Its nodes' names are resolved by `LocalNames`."""
-
-    def __init__(self, *options: str) -> None:
-        self._options = options
-        self._thread = threading.Thread(target=self._run)
-        self._started = threading.Event()
-        self._stop = trio.Event()
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._failure: BaseException | None = None
-        self.http_address: tuple[str, int] = ("", 0)
-
-    def __enter__(self) -> ThreadedAdmin:
-        self._thread.start()
-        self._started.wait(60)
-        if self._failure is not None:
-            raise self._failure
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._token is not None and self._failure is None:
-            trio.from_thread.run_sync(self._stop.set, trio_token=self._token)
-        self._thread.join()
-        assert self._failure is None
-
-    def http(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        connection = http.client.HTTPConnection(*self.http_address, timeout=60)
-        try:
-            connection.request(method, path, body, {name.replace("_", "-"): it for name, it in headers.items()})
-            answer = connection.getresponse()
-            return Answer(answer.status, {name.lower(): it for name, it in answer.getheaders()}, answer.read())
-        finally:
-            connection.close()
-
-    def text(self, path: str) -> str:
+    def html(self, path: str) -> str:
+        """Return the page at `path`; "" if there is something else than a page."""
         answer = self.http("GET", path)
-        assert answer.status == 200, (path, answer)
-        return answer.body.decode()
-
-    def _run(self) -> None:
-        try:
-            trio.run(self._serve)
-        except BaseException as failure:  # handed to the thread of the tests
-            self._failure = failure
-        finally:
-            self._started.set()
-
-    async def _serve(self) -> None:
-        from nsqadmin import daemon
-        from nsqadmin.options import Options
-        from nsqcommon.options import parse
-
-        trio.socket.set_custom_hostname_resolver(LocalNames())
-        flags = ["--http-address=127.0.0.1:0", *(f"--{it}" for it in self._options)]
-        options = parse(Options, flags, {}, "nsqadmin")
-        self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as nursery:
-            listener = await nursery.start(partial(daemon.run, options, wait_for_shutdown=self._stop.wait))
-            self.http_address = listener.getsockname()
-            self._started.set()
+        assert answer.status < 500, (path, answer)
+        return answer.body.decode() if answer.headers.get("content-type", "").startswith("text/html") else ""
 
 
 @dataclass
 class Wide:
     nodes: list[Nsqd]
-    admin: ThreadedAdmin
+    admin: WideAdmin
 
     def silence(self) -> None:
         """Kill two nodes, and wait until nsqadmin has noticed."""
         for node in self.nodes[-2:]:
             node.kill()
-        eventually(lambda: len(json.loads(self.admin.text("/api/v2/health"))["silent"]) == 2)
+        eventually(lambda: len(self.admin.json("GET", "/api/v2/health").json["silent"]) == 2)
 
 
 @contextmanager
@@ -166,7 +101,7 @@ def wide_cluster(folder: Path, *, count: int = COUNT, is_filled: bool = True) ->
         if is_filled:
             lookupd.post(f"/channel/create?topic={LONG[::-1]}&channel={CHANNEL}")  # a name that no node has
         admin = stack.enter_context(
-            ThreadedAdmin(
+            WideAdmin(
                 f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}",
                 "sample-interval=500ms",
                 "discovery-interval=500ms",
@@ -178,8 +113,8 @@ def wide_cluster(folder: Path, *, count: int = COUNT, is_filled: bool = True) ->
         yield Wide(nodes, admin)
 
 
-def _is_known(admin: ThreadedAdmin, count: int, *, is_filled: bool) -> bool:
-    if f"{count} of {count}" not in admin.text("/"):
+def _is_known(admin: WideAdmin, count: int, *, is_filled: bool) -> bool:
+    if f"{count} of {count}" not in admin.html("/"):
         return False
     names = ((LONG, CHANNEL), (SOLID, SOLID), (QUIET, QUIET)) if is_filled else ()
     channels = [admin.http("GET", f"/api/v2/topics/{topic}/{channel}") for topic, channel in names]

@@ -435,6 +435,20 @@ const Numbers = (() => {
     else if (event.target.matches("input[name=on]")) { const choice = $(".choice", event.target.form); choice.open = event.target.value === "some"; }
   });
 
+  // A plan that follows what is typed
+  let planned = 0;
+  dialog.addEventListener("input", (event) => {
+    const asks = event.target.closest("[data-replans]");
+    if (!asks) return;
+    const number = (planned += 1), form = event.target.form;
+    setTimeout(async () => {
+      if (number !== planned) return;
+      const answer = await fetch(`${asks.dataset.replans}?${new URLSearchParams(new FormData(form))}`, { headers: { accept: "text/html" } }).catch(() => null);
+      const fresh = answer && $("[data-plan]", new DOMParser().parseFromString(await answer.text(), "text/html"));
+      if (number === planned && fresh && form.isConnected) $("[data-plan]", form).replaceWith(document.importNode(fresh, true));
+    }, 250);
+  });
+
   // Jump to anything
 
   const palette = $("#palette");
