@@ -118,7 +118,10 @@ def _is_known(admin: WideAdmin, count: int, *, is_filled: bool) -> bool:
         return False
     names = ((LONG, CHANNEL), (SOLID, SOLID), (QUIET, QUIET)) if is_filled else ()
     channels = [admin.http("GET", f"/api/v2/topics/{topic}/{channel}") for topic, channel in names]
-    return all(it.status == 200 and len(it.json["nodes"]) == count for it in channels)
+    if not all(it.status == 200 and len(it.json["nodes"]) == count for it in channels):
+        return False
+    # Looking at them makes nsqadmin ask for their readers and consumers.
+    return not is_filled or ("nsqpipe land" in admin.html(f"/topics/{LONG}") and HOST in admin.html("/consumers"))
 
 
 def _fill(node: Nsqd, number: int) -> None:
