@@ -210,12 +210,13 @@ def test_everything_is_reached_with_the_keyboard(page: Browser) -> None:
     page.wait("!document.querySelector('#dialog').open")
 
 
-def test_the_palette_jumps_to_a_channel(page: Browser) -> None:
-    page.open("/")
+@pytest.mark.parametrize("path", ["/", "/topics/orders?tab=messages"])  # the second has an element #found of its own
+def test_the_palette_jumps_to_a_channel(page: Browser, path: str) -> None:
+    page.open(path)
     page.press("ctrl", "k")
-    page.wait("document.querySelectorAll('#found > li').length > 5")
+    page.wait("document.querySelectorAll('#palette li').length > 5")
     page.press("fraud")
-    page.wait("document.querySelector('#found > li')?.innerText.startsWith('orders/fraud')")
+    page.wait("document.querySelector('#palette li')?.innerText.startsWith('orders/fraud')")
     shot(page, "palette")
     page.press("enter")
     page.wait("location.pathname === '/topics/orders/fraud'")

@@ -19,7 +19,7 @@ from nsqd.http.calls import Calls
 from tests.nsqd.http.conftest import Nsqd
 from tests.nsqd.http.fake_history import no_history
 from tests.nsqd.http.whole.test_stats import CLIENT
-from tests.support.asgi import run_directly
+from tests.support.asgi import ask, run_directly
 
 CHANNEL = "topic=t&channel=c"
 
