@@ -11,7 +11,9 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 Fetch = Callable[[str], str]  # a path -> the HTML there; "" if there is something else
 
-_VOID: Final = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "option", "source", "wbr"))
+_VOID: Final = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "option", "source", "wbr")
+)
 # Arguments that choose another page or dialog, not only other rows of the same one.
 _CHOOSES: Final = ("tab", "group", "do", "severity")
 _NO_PAGES: Final = re.compile(r"/(static|metrics|api|events)\b")

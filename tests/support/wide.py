@@ -29,6 +29,7 @@ TABS: Final = ("consumers", "nodes", "messages", "deferred", "buried", "groups",
 # Where a crawl begins: also at tabs without content, to which no page links.
 STARTS: Final = (
     "/",
+    f"/topics/{LONG}",
     f"/topics/{SOLID}/{SOLID}?tab=groups",
     *(f"/topics/{topic}/{name}?tab={tab}" for topic, name in ((LONG, CHANNEL), (QUIET, QUIET)) for tab in TABS),
     "/topics/nope",

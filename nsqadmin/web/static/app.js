@@ -334,7 +334,7 @@ const Numbers = (() => {
 
   // A dialog begins at its top. Its title has the focus, unless it asks for a text that is in sight, or only says how it went.
   function begin(isReceipt) {
-    const title = $("h1", dialog), first = isReceipt ? $("[data-done]", dialog) : $("[autofocus]", dialog);
+    const title = $("h1", dialog), first = isReceipt ? $(".buttons a.primary", dialog) : $("[autofocus]", dialog);
     title.tabIndex = -1;
     first?.focus({ preventScroll: true });
     dialog.scrollTop = 0;

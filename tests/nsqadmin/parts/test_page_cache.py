@@ -24,7 +24,9 @@ class Site:
         self.services = cast(
             "Any",
             SimpleNamespace(
-                view=SimpleNamespace(snapshot=snapshot, after_actions=self._newest), options="options", incidents=SimpleNamespace(version=0)
+                view=SimpleNamespace(snapshot=snapshot, after_actions=self._newest),
+                options="options",
+                incidents=SimpleNamespace(version=0),
             ),
         )
         self.page = PageCache(self.services)(self._make)
