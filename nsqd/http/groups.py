@@ -12,8 +12,7 @@ from nsqcommon.wire.headers import BadHeaders
 from nsqd.broker.batch import Batch
 from nsqd.broker.group_actions import GroupAction
 from nsqd.http.bodies import BodyReader
-from nsqd.http.changes import who_asks
-from nsqd.http.changes import STOPPED
+from nsqd.http.changes import STOPPED, who_asks
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.numbers import number_argument
 

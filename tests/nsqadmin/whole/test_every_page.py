@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +30,7 @@ def pages_of(admin: WideAdmin) -> list[Page]:
 
 
 @pytest.fixture(scope="module")
-def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Page]]]:
+def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Page]]:
     """Return the pages by the state of the cluster."""
     found = {}
     with wide_cluster(tmp_path_factory.mktemp("wide")) as it:
@@ -40,7 +39,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[
         found["silent"] = pages_of(it.admin)
     with wide_cluster(tmp_path_factory.mktemp("empty"), count=1, is_filled=False) as it:
         found["empty"] = pages_of(it.admin)
-    yield found
+    return found
 
 
 @pytest.mark.parametrize("state", ["full", "silent", "empty"])
