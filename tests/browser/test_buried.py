@@ -96,5 +96,5 @@ def test_the_plan_of_a_kick_follows_what_is_typed(page: Browser) -> None:
     page.fill("#rate", "2")
     page.wait_for_text("At most 2 a second", "#dialog")
     page.fill("#most", "1")
-    page.wait_for_text("about", "#dialog [data-plan]")
+    page.wait_for_text("Kick 1 buried message", "#dialog h1")
     page.run("document.querySelector('#dialog').close()")

@@ -444,8 +444,10 @@ const Numbers = (() => {
     setTimeout(async () => {
       if (number !== planned) return;
       const answer = await fetch(`${asks.dataset.replans}?${new URLSearchParams(new FormData(form))}`, { headers: { accept: "text/html" } }).catch(() => null);
-      const fresh = answer && $("[data-plan]", new DOMParser().parseFromString(await answer.text(), "text/html"));
-      if (number === planned && fresh && form.isConnected) $("[data-plan]", form).replaceWith(document.importNode(fresh, true));
+      const page = answer && new DOMParser().parseFromString(await answer.text(), "text/html"), fresh = page && $("[data-plan]", page);
+      if (number !== planned || !fresh || !form.isConnected) return;
+      $("[data-plan]", form).replaceWith(document.importNode(fresh, true));
+      $("h1", dialog).textContent = $("h1", page).textContent;
     }, 250);
   });
 

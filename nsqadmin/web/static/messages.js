@@ -88,7 +88,7 @@
     const page = pageIn(await answer.text()), next = $("#go-on", page);
     if (!$("#hits", page)) throw new Error("no page of messages");
     const rows = $$("#messages tr[data-row]", page);
-    list.dataset.grown = ""; // no page that is fetched again has all of these rows
+    if ("live" in list.dataset) list.dataset.grown = ""; // no page that is fetched again has all of these rows
     list.append(...rows.map(adopted));
     if (rows.length) $("tr.none", list)?.remove(); else $("tr.none", list)?.replaceWith(...$$("tr.none", page).map(adopted));
     for (const part of ["#hits", "#looked"]) $(part).replaceChildren(...adopted($(part, page)).childNodes);
