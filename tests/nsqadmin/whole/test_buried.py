@@ -42,9 +42,9 @@ class Two:
         assert answer.status == 200, answer
         return unescape(answer.body.decode())
 
-    def post(self, path: str, form: str, status: int = 200, **headers: str) -> str:
-        form_of = {"content-type": "application/x-www-form-urlencoded"}
-        answer = self.admin.http("POST", path, form.encode(), headers={**form_of, **headers})
+    def post(self, path: str, form: str, status: int = 200, *, user: str = "") -> str:
+        headers = {"content-type": "application/x-www-form-urlencoded", "x-forwarded-user": user}
+        answer = self.admin.http("POST", path, form.encode(), headers=headers)
         assert answer.status == status, answer
         return unescape(answer.body.decode())
 
@@ -181,7 +181,7 @@ def test_kick_at_a_rate_shows_progress_and_stopping_leaves_the_rest_buried(two: 
     slow = two.text("/actions/kick_buried?topic=t&channel=c&rate=2&limit=8")
     assert "At most 2 a second" in slow
     assert "Kick 8 buried messages" in slow
-    receipt = two.post("/actions/kick_buried", "topic=t&channel=c&rate=1", **{"x-forwarded-user": "ana"})
+    receipt = two.post("/actions/kick_buried", "topic=t&channel=c&rate=1", user="ana")
     assert "At work." in receipt
     assert "by ana (127.0.0.1:" in two.text()
     assert "Stop the rest" in receipt
