@@ -112,6 +112,7 @@ async def _live_services(
     sampler.on_snapshot(book.observe)
     hub = Hub(sampler, book)
     sampler.on_snapshot(hub.send_snapshot)
+    activity.on_activity(sampler.note_activity)
     activity.on_activity(hub.send_activity)
     if settings.options.notification_http_endpoint:  # its HTTP client loads certificates, half the startup time
         nursery.start_soon(notifier.run)

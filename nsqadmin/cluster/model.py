@@ -404,8 +404,12 @@ class Channel(ChannelNumbers):
 
     @property
     def utilisation(self) -> float | None:
-        """The share of its consumers' ready count that is in flight: at 1 they are saturated."""
-        return self.in_flight_count / self.ready_count if self.ready_count else None
+        """The share of its consumers' ready count that is in flight, on the nodes that answer: at 1 they are saturated.
+
+        More may be in flight for a moment, after a consumer has lowered its ready count.
+        """
+        in_flight = sum(row.in_flight_count for row in self.nodes if row.node not in self.silent)
+        return min(1.0, in_flight / self.ready_count) if self.ready_count else None
 
     @property
     def growth(self) -> float | None:

@@ -38,6 +38,10 @@ class View(Protocol):
         """Poll all nodes now, with this topic's clients, and return the new snapshot. Called under asyncio."""
         ...
 
+    async def after_actions(self) -> Snapshot:
+        """Return the newest snapshot, or if it is older than an action of this nsqadmin, the next one. As `refreshed`."""
+        ...
+
 
 class SavedView:
     """The content of a snapshot file, which never changes."""
@@ -59,6 +63,9 @@ class SavedView:
         """Do nothing: a file has no more to offer."""
 
     async def refreshed(self, topic: str = "") -> Snapshot:
+        return self.snapshot
+
+    async def after_actions(self) -> Snapshot:
         return self.snapshot
 
 

@@ -76,7 +76,7 @@ def cluster_charts(services: Services, request: Request, snapshot: Snapshot) -> 
         ),
         drawn("Waiting", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
         drawn("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
-        drawn("Problems, warnings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
+        drawn("Findings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
     ]
 
 
@@ -163,6 +163,7 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel], series_of: SeriesOf) 
         nothing: str,
         *,
         adds_up: bool = True,
+        of: Callable[[Channel], str] = lambda _: "",
     ) -> Top:
         ranked = [(value, channel) for channel in channels if (value := key(channel)) is not None and value > 0]
         ranked.sort(key=lambda pair: (-pair[0], pair[1].topic, pair[1].name))
@@ -170,7 +171,7 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel], series_of: SeriesOf) 
             TopRow(
                 channel.topic,
                 channel.name,
-                f"≥ {write(value)}" if adds_up and channel.silent else write(value),
+                (f"≥ {write(value)}" if adds_up and channel.silent else write(value)) + of(channel),
                 known_part(channel) if sort != "depth" else "",
                 trend_of(channel) if sort == "depth" else numbers.count(channel.depth),
                 spark(series_of(channel.topic, channel.name), Metric.DEPTH),
@@ -201,6 +202,7 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel], series_of: SeriesOf) 
             numbers.percent,
             "Nothing is requeued or times out.",
             adds_up=False,
+            of=_of_deliveries,
         ),
     )
 
@@ -216,3 +218,8 @@ def _failing(channel: Channel) -> float | None:
     if not failed or finished is None:
         return None
     return failed / (failed + max(0.0, finished))
+
+
+def _of_deliveries(channel: Channel) -> str:
+    """Return of how many deliveries a share is: all of almost none is no alarm."""
+    return f" of {numbers.per_minute((trouble(channel) or 0.0) + max(0.0, channel.rates.finished or 0.0))}"

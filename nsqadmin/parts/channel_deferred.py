@@ -41,6 +41,11 @@ class DeferredShown(SelectionShown):
         """An example of a search for jobs, if there are some among these messages."""
         return hint_for(self.jobs)
 
+    @property
+    def shows_tasks(self) -> bool:
+        """Whether there is a column of tasks. A search always has it: its later steps add rows to the same table."""
+        return bool(self.wanted or self.job_hint)
+
 
 async def deferred_of(services: Services, links: Links, request: Request, channel: Channel) -> DeferredShown:
     if services.messages is None:

@@ -64,7 +64,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "utilisation": Entry(
         "Utilisation",
-        "In flight divided by ready. Near 100 % all consumers are busy: more consumers or a larger max_in_flight would help.",
+        "In flight divided by ready, on the nodes that answer. Near 100 % all consumers are busy: more consumers or a larger max_in_flight would help.",
     ),
     "consumers": Entry(
         "Consumers",

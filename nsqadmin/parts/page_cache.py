@@ -33,7 +33,7 @@ class PageCache:
         async def page(request: Request) -> Response:
             if not self._may_be_kept(request):
                 return await make(request)
-            self._begin(self._services.view.snapshot.index)
+            self._begin((await self._services.view.after_actions()).index)
             version = self._services.incidents.version
             key = request.url.path, request.url.query, identity_of(request), self._services.options, version
             if (kept := self._pages.get(key)) is not None:

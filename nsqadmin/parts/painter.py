@@ -59,9 +59,13 @@ class Painter:
         self.cached = PageCache(services)
 
     async def picture(self, request: Request, topic: str = "") -> Snapshot:
-        """Return the part of the newest snapshot that the user may see. With `?fresh=1`, poll all nodes first."""
+        """Return the part of the newest snapshot that the user may see.
+
+        All nodes are asked first if the address has `fresh=1`, or somebody has just changed something with this nsqadmin.
+        """
+        is_fresh = request.query_params.get("fresh") == "1"
         view = self._services.view
-        snapshot = await view.refreshed(topic) if request.query_params.get("fresh") == "1" else view.snapshot
+        snapshot = await view.refreshed(topic) if is_fresh else await view.after_actions()
         return seen_by(snapshot, identity_of(request))
 
     def page(

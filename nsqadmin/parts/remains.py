@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Node, Snapshot
+
+
+class Fate(StrEnum):
+    """What a drain does to the messages of one channel, the worst first."""
+
+    LOST = "lost"  # only in memory, and no consumer gets them
+    HANGS = "hangs"  # for consumers that finish nothing at present
+    STAYS = "stays"  # on disk, as no consumer takes them
+    DELIVERED = "delivered"
+    DEFERRED = "deferred"  # all of them: they stay on disk as well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +59,30 @@ class Remainder:
         return self.is_idle and bool(self.to_deliver)
 
     @property
+    def fate(self) -> Fate:
+        if self.is_lost and self.total > self.to_deliver:
+            return Fate.LOST
+        if self.why_it_stays and self.waiting:
+            return Fate.STAYS
+        if self.hangs:
+            return Fate.HANGS
+        return Fate.DELIVERED if self.waiting else Fate.DEFERRED
+
+    @property
     def to_deliver(self) -> int:
         return 0 if self.why_it_stays else self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class FateGroup:
+    """The channels whose messages have the same fate."""
+
+    fate: Fate
+    rows: tuple[Remainder, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(row.total for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +96,12 @@ class Remains:
     lost: int  # messages that no consumer gets now and that are only in memory
     consumers: int
     publishers: tuple[str, ...]
+
+    @property
+    def groups(self) -> tuple[FateGroup, ...]:
+        """Return the rows by fate, the worst first."""
+        every = (FateGroup(fate, tuple(row for row in self.rows if row.fate is fate)) for fate in Fate)
+        return tuple(group for group in every if group.rows)
 
     @property
     def is_safe(self) -> bool:

@@ -136,8 +136,13 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
 class Sorting:
     """The sort order of one table of a page, and the links for changing it."""
 
-    def __init__(self, request: Request, table: str, default: str = "") -> None:
-        """`default` is a column, with a leading dash for descending; "": the original order."""
+    def __init__(self, request: Request, table: str, default: str = "", *, page: str = "page") -> None:
+        """`default` is a column, with a leading dash for descending; "": the original order.
+
+        `page` is the argument with the page's number. If two tables of a page are long, they need one each.
+        """
+        self._page = page
+        self.number = page_number(request, page)
         self._keys = KEYS[table]
         self._argument = f"sort-{table}"
         self._default = default
@@ -146,7 +151,7 @@ class Sorting:
         self._others = [
             (name, value)
             for name, value in request.query_params.multi_items()
-            if name != self._argument and name not in _PASSING
+            if name not in (self._argument, self._page, *_PASSING)
         ]
         wanted = request.query_params.get(self._argument, default)
         self.chosen = wanted if wanted.removeprefix("-") in self._keys else default
@@ -168,7 +173,7 @@ class Sorting:
 
     def page(self, number: int) -> str:
         """Return the link to a page of the table, in the present order."""
-        return self._url(self.chosen, *([("page", str(number))] if number > 1 else []))
+        return self._url(self.chosen, *([(self._page, str(number))] if number > 1 else []))
 
     def _url(self, sort: str, *more: tuple[str, str]) -> str:
         given = [*self._others, *([] if sort == self._default else [(self._argument, sort)]), *more]
@@ -207,6 +212,6 @@ def part_of(rows: Sequence[T], page: int, *, per_page: int = PER_PAGE) -> Part[T
     return Part(rows=tuple(rows[(page - 1) * per_page : page * per_page]), page=page, pages=pages, total=len(rows))
 
 
-def page_number(request: Request) -> int:
-    text = request.query_params.get("page", "1")
+def page_number(request: Request, argument: str = "page") -> int:
+    text = request.query_params.get(argument, "1")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 1

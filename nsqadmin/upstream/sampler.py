@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nsqadmin.options import Options
     from nsqadmin.upstream.client import Upstream
 
+_DONE: Final = frozenset(("ok", "partly"))  # results of actions that have changed something
 _SHORTEST: Final = 1.0  # seconds between sweeps caused by nodes that come, go or change
 _SHARE: Final = 8  # the pause between sweeps grows until a sweep's work is an eighth of the time: 12.5 % of a core
 
@@ -83,6 +84,7 @@ class Sampler:
         self._versions = Versions()
         self._snapshot = NOTHING_YET
         self._begun = 0  # number of sweeps started
+        self._acted = 0  # the first sweep that sees the effects of all actions of this nsqadmin
         self._wake = Wakeup()
         self._swept = trio.Event()
         self._on_snapshot: list[Callable[[Snapshot], object]] = []
@@ -110,11 +112,26 @@ class Sampler:
         if topic:
             self.look_at(topic)
         wanted = self._begun + 1  # a running sweep may have asked before the change that the caller waits for
-        self._wake.set()
-        with trio.move_on_after(2 * PATIENCE + seconds(self._options().http_client_request_timeout)):
-            while self._snapshot.index < wanted:
+        return await self._wait_for(wanted, 2 * PATIENCE + seconds(self._options().http_client_request_timeout))
+
+    async def after_actions(self) -> Snapshot:
+        if self._snapshot.index >= self._acted:
+            return self._snapshot
+        return await run_trio(self._wait_for, self._acted, 2 * PATIENCE)
+
+    async def _wait_for(self, index: int, longest: float) -> Snapshot:
+        """Return the snapshot of this sweep, which begins at once, or the newest one after `longest` seconds."""
+        if self._begun < index:
+            self._wake.set()
+        with trio.move_on_after(longest):
+            while self._snapshot.index < index:
                 await self._swept.wait()
         return self._snapshot
+
+    def note_activity(self, entry: Activity) -> None:
+        """Take note of an action of this nsqadmin: whoever looks at a page next must see its effects."""
+        if entry.is_action and entry.result in _DONE:
+            self._acted = self._begun + 1
 
     def forget(self, address: str) -> bool:
         """Stop showing a silent node, from the next sweep on, which starts now. False: the node answers."""

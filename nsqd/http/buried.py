@@ -17,6 +17,7 @@ from nsqcommon.wire.history import NDJSON
 from nsqd.broker import operator_actions
 from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.http.bodies import BodyReader, body_members
+from nsqd.http.changes import who_asks
 from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, find_channel
 from nsqd.http.numbers import number_argument, parse_number
@@ -83,7 +84,7 @@ class BuriedEndpoints:
                 kick = number_argument(request.query(), "kick", -1)
                 answer = _take_named(channel, verb, sequences, named.count, kick, force=asked.force)
             else:
-                answer = _begin(channel, verb, asked, request.holder or request.remote)
+                answer = _begin(channel, verb, asked, who_asks(request))
         await self._calls.durable()
         return json(answer)
 
@@ -110,7 +111,7 @@ class BuriedEndpoints:
             if current is not None and current.verb != "kick":
                 raise _under_way(current)
             kicked = len(channel.buried_queue.kicked or ())
-            job = operator_actions.undo_kick(channel, number, who=request.holder or request.remote)
+            job = operator_actions.undo_kick(channel, number, who=who_asks(request))
         if job is None:
             raise HttpError(404, "KICK_NOT_FOUND")
         await self._calls.durable()

@@ -101,7 +101,7 @@ class Changes:
             detail=" ".join(f"{name}={text}" for name, text in others)[:_LONGEST],
             who=request.holder or request.remote,
             remote=request.remote,
-            user=_text(unquote_to_bytes(request.headers.get(b"nsqadmin-user", b""))),
+            user=_user_of(request),
             user_agent=_text(request.headers.get(b"user-agent", b"")),
         )
 
@@ -138,6 +138,22 @@ class Changes:
         reached = self._last if len(shown) == len(found) else shown[-1].n if shown else after
         pieces = await handler_slices().all_of(dumps(asdict(it)) for it in shown)
         return Response(body=b'{"changes":[%b],"next":%d}' % (b",".join(pieces), reached), headers=(JSON, V1))
+
+
+def who_asks(request: Request) -> str:
+    """Return who began long work, for its record: `ana (on call)` is nsqadmin's user, and the name behind its token.
+
+    Without a user, that is the token's holder or the client's address. It is in the journal and on pages, so it has no
+    control characters and is bounded.
+    """
+    caller = request.holder or request.remote
+    user = "".join(it if it.isprintable() else " " for it in _user_of(request)).strip()
+    return f"{user} ({caller})" if user else caller
+
+
+def _user_of(request: Request) -> str:
+    """Return nsqadmin's user, as any client can claim."""
+    return _text(unquote_to_bytes(request.headers.get(b"nsqadmin-user", b"")))
 
 
 def _number(text: str, refusal: str) -> int:

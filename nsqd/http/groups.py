@@ -12,7 +12,7 @@ from nsqcommon.wire.headers import BadHeaders
 from nsqd.broker.batch import Batch
 from nsqd.broker.group_actions import GroupAction
 from nsqd.http.bodies import BodyReader
-from nsqd.http.changes import STOPPED
+from nsqd.http.changes import STOPPED, who_asks
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.numbers import number_argument
 
@@ -96,7 +96,7 @@ class GroupEndpoints:
             group,
             verb,
             delay_ms=delay_ms,
-            who=request.holder or request.remote,
+            who=who_asks(request),
             started_at=self._broker.turn.timestamp // _MILLISECOND,
         )
 

@@ -20,7 +20,7 @@ from nsqd.broker.batch import Batch
 from nsqd.broker.cancel_and_reschedule import Recall
 from nsqd.broker.operator_actions import CancelOutcome, least_finished
 from nsqd.http.bodies import BodyReader, body_members
-from nsqd.http.changes import STOPPED
+from nsqd.http.changes import STOPPED, who_asks
 from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, check_name, find_channel, find_topic, topic_argument
 from nsqd.http.numbers import number_argument
@@ -98,7 +98,7 @@ class MessageEndpoints:
             key=arguments.get("key", "").encode(),
             channel=arguments.get("channel", ""),
             delay_ms=delay_ms,
-            who=request.holder or request.remote,
+            who=who_asks(request),
             started_at=self._broker.turn.timestamp // _MILLISECOND,
         )
         await self._calls.in_slices(request, recall)

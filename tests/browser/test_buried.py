@@ -87,3 +87,14 @@ def test_from_failing_to_handled(page: Browser, two: Two, topic: str) -> None:
         client.finish(*client.messages(COUNT))
     page.wait_for_text("Nothing is buried here", "main")
     assert [node.channel(topic)["depth"] for node in two.nodes] == [0, 0]
+
+
+def test_the_plan_of_a_kick_follows_what_is_typed(page: Browser) -> None:
+    page.open(TAB)
+    page.click_text("Kick all…")
+    page.wait_for_text("At most 1,000 a second", "#dialog")
+    page.fill("#rate", "2")
+    page.wait_for_text("At most 2 a second", "#dialog")
+    page.fill("#most", "1")
+    page.wait_for_text("Kick 1 buried message", "#dialog h1")
+    page.run("document.querySelector('#dialog').close()")

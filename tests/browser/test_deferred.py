@@ -64,7 +64,9 @@ def test_with_the_keyboard_a_message_is_opened_and_cancelled(page: Browser, thre
     page.run("document.querySelector('form[data-in-dialog] button').focus()")
     page.press("enter")
     page.wait_for_text("This cannot be undone", "#dialog")
-    assert page.run("return document.activeElement.textContent") == "Keep them"  # Enter alone cancels nothing
+    assert page.run("return document.activeElement.tagName") == "H1"  # Enter alone cancels nothing
+    page.press("enter", "tab")
+    assert page.run("return document.activeElement.textContent") == "Keep them"
     page.press("tab", "enter")
     page.wait_for_text("1 message cancelled.", "#dialog")
     shot(page, "deferred-receipt")
@@ -97,3 +99,36 @@ def test_what_matches_is_cancelled_after_its_number_was_typed_and_never_delivere
     page.wait_for_text("1 message made due in 50m", "#dialog")
     page.click_text("Close", "#dialog a")
     assert three.consumed("other") == names(*(it for it in range(COUNT) if it % 4))
+
+
+def test_a_row_opens_wherever_it_is_clicked_and_nothing_can_be_done_before_something_is_selected(page: Browser) -> None:
+    page.look(width=1300)
+    page.open(TAB)
+    disabled = "return [...document.querySelectorAll('button[data-needs-pick]')].map((it) => it.disabled)"
+    assert page.run(disabled) == [True, True, True]
+    page.click("#messages tbody tr td.preview")
+    page.wait_for_text("Deferred message", "#detail h1")
+    # The detail lies beside the table, not below its header.
+    table, detail = page.run(
+        "return ['.browser .scroll', '#detail'].map((it) => document.querySelector(it).getBoundingClientRect().toJSON())"
+    )
+    assert table["right"] <= detail["left"]
+    assert page.run("return document.documentElement.scrollWidth") <= 1300
+    page.click("#messages input[name=pick]")
+    assert page.run(disabled) == [False, False, False]
+    page.click("#messages input[name=pick]")
+    assert page.run(disabled) == [True, True, True]
+
+
+def test_a_search_goes_on_in_the_same_table_and_keeps_its_hits(page: Browser, three: Three) -> None:
+    count = sum(three.deferred())  # other tests take some
+    page.open(f"{TAB}&filter=name&limit=20")
+    page.wait_for_text("20 hits", "#hits")
+    pressed = "const it = document.querySelector('#go-on'); it.click(); return it.textContent"
+    assert page.run(pressed) == "Stop"
+    page.wait("document.querySelectorAll('#messages tr[data-row]').length === arguments[0]", count)
+    page.wait_for_text(f"{count} hits", "#hits")
+    page.wait("!document.querySelector('#go-on')")
+    picks = "return new Set([...document.querySelectorAll('input[name=pick]')].map((it) => it.value)).size"
+    assert page.run(picks) == count
+    assert page.run("return location.search.includes('after')") is False

@@ -285,3 +285,17 @@ def test_on_a_phone_a_page_of_a_large_cluster_ends(
         page.wait("document.querySelector('.pager')?.innerText.includes('Page 2 of')")
         assert page.text("main tbody tr th") != first or path.startswith("/consumers")
         assert page.run("return document.documentElement.scrollWidth") <= 400
+
+
+def test_on_a_phone_the_page_of_a_node_with_many_topics_ends(chromium: Browser, big_admin: Nsqadmin) -> None:
+    """It had 37,807 pixels. Its consumers have pages of their own."""
+    for page in prepared(chromium, big_admin):
+        page.look(width=390)
+        page.open("/nodes/nsqd-1.example%3A4151")
+        topics = "[data-live=topics]"
+        assert page.count(f"{topics} tr.topic") == 20
+        assert page.run(f"return document.querySelector('{topics}').offsetHeight") < 10_000
+        first = page.text(f"{topics} tr.topic th")
+        page.click_text("Next", f"{topics} .pager a")
+        page.wait_for_text("Page 2 of", topics)
+        assert page.text(f"{topics} tr.topic th") != first

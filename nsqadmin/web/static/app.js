@@ -205,7 +205,7 @@ const Numbers = (() => {
     document.title = page.title;
     for (const part of $$("[data-live]")) {
       const fresh = $(`[data-live="${part.dataset.live}"]`, page);
-      if (!fresh || fresh.innerHTML === part.dataset.was) continue;
+      if (!fresh || fresh.innerHTML === part.dataset.was || "grown" in part.dataset) continue;
       if (part.matches(":hover") && part.matches("[data-table]") || part.contains(document.activeElement)) {
         for (const cell of $$("[data-k]", fresh)) for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`, part)) old.textContent = cell.textContent;
         continue;
@@ -328,8 +328,17 @@ const Numbers = (() => {
     dress(dialog);
     if (!dialog.open) dialog.showModal();
     isDone = isDone || "receipt" in sheet.dataset;
-    ($("[autofocus]", dialog) ?? $("[data-done]", dialog) ?? $("input:not([type=hidden])", dialog))?.focus();
+    begin(sheet.dataset.receipt);
     if (sheet.dataset.receipt) announce($(".notice strong", dialog)?.textContent ?? "");
+  }
+
+  // A dialog begins at its top. Its title has the focus, unless it asks for a text that is in sight, or only says how it went.
+  function begin(isReceipt) {
+    const title = $("h1", dialog), first = isReceipt ? $(".buttons a.primary", dialog) : $("[autofocus]", dialog);
+    title.tabIndex = -1;
+    first?.focus({ preventScroll: true });
+    dialog.scrollTop = 0;
+    if (!first || first.getBoundingClientRect().bottom > dialog.getBoundingClientRect().bottom) title.focus({ preventScroll: true });
   }
 
   // Posts a form. While nodes are waited for, `waiting(addresses)` and `step(address, isDone)` are called. Returns the page.
@@ -366,7 +375,12 @@ const Numbers = (() => {
       if (leaves) location.href = link.href;
     }
   });
-  dialog.addEventListener("close", () => { dialog.replaceChildren(); if (isDone) { isDone = false; refresh({ fresh: true }); } });
+  dialog.addEventListener("close", () => {
+    dialog.replaceChildren();
+    if (!isDone) return;
+    isDone = false;
+    if ($("[data-grown]")) location.reload(); else refresh({ fresh: true }); // rows of many steps are searched again
+  });
   dialog.addEventListener("submit", (event) => { event.preventDefault(); event.stopPropagation(); send(event.target, event.submitter); });
   async function send(form, button) {
     const values = new URLSearchParams(new FormData(form, button));
@@ -421,6 +435,22 @@ const Numbers = (() => {
     else if (event.target.matches("input[name=on]")) { const choice = $(".choice", event.target.form); choice.open = event.target.value === "some"; }
   });
 
+  // A plan that follows what is typed
+  let planned = 0;
+  dialog.addEventListener("input", (event) => {
+    const asks = event.target.closest("[data-replans]");
+    if (!asks) return;
+    const number = (planned += 1), form = event.target.form;
+    setTimeout(async () => {
+      if (number !== planned) return;
+      const answer = await fetch(`${asks.dataset.replans}?${new URLSearchParams(new FormData(form))}`, { headers: { accept: "text/html" } }).catch(() => null);
+      const page = answer && new DOMParser().parseFromString(await answer.text(), "text/html"), fresh = page && $("[data-plan]", page);
+      if (number !== planned || !fresh || !form.isConnected) return;
+      $("[data-plan]", form).replaceWith(document.importNode(fresh, true));
+      $("h1", dialog).textContent = $("h1", page).textContent;
+    }, 250);
+  });
+
   // Jump to anything
 
   const palette = $("#palette");
@@ -429,9 +459,9 @@ const Numbers = (() => {
     if (palette.open) return;
     const input = document.createElement("input");
     Object.assign(input, { type: "text", placeholder: "Topic, channel, node, client or page", autocomplete: "off", spellcheck: false });
-    for (const [name, value] of [["role", "combobox"], ["aria-expanded", "true"], ["aria-controls", "found"], ["aria-label", "Jump to"]]) input.setAttribute(name, value);
+    for (const [name, value] of [["role", "combobox"], ["aria-expanded", "true"], ["aria-controls", "palette-found"], ["aria-label", "Jump to"]]) input.setAttribute(name, value);
     const list = document.createElement("ul");
-    list.id = "found";
+    list.id = "palette-found";
     list.setAttribute("role", "listbox");
     list.setAttribute("aria-label", "Found");
     palette.replaceChildren(input, list);
@@ -452,11 +482,11 @@ const Numbers = (() => {
     const answer = await fetch(`${base}/jump?q=${encodeURIComponent(text)}`);
     if (number !== asked || !answer.ok) return;
     found = (await answer.json()).found;
-    const list = $("#found");
+    const list = $("#palette-found");
     if (!list) return;
     list.replaceChildren(...found.map((place, at) => {
       const item = document.createElement("li");
-      item.id = `found-${at}`;
+      item.id = `palette-found-${at}`;
       item.setAttribute("role", "option");
       const name = document.createElement("span"), kind = document.createElement("span");
       name.className = "name";
@@ -471,11 +501,11 @@ const Numbers = (() => {
     choose(0);
   }
   function choose(at) {
-    const items = $$("#found > li");
+    const items = $$("#palette-found > li");
     chosen = Math.max(0, Math.min(items.length - 1, at));
     items.forEach((item, place) => item.setAttribute("aria-selected", String(place === chosen)));
     items[chosen]?.scrollIntoView({ block: "nearest" });
-    $("input", palette)?.setAttribute("aria-activedescendant", items.length ? `found-${chosen}` : "");
+    $("input", palette)?.setAttribute("aria-activedescendant", items.length ? `palette-found-${chosen}` : "");
   }
   $("#jump").addEventListener("click", openPalette);
 

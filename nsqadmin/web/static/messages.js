@@ -7,7 +7,7 @@
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
   const table = $("#messages");
   if (!table) return;
-  const list = $("tbody", table);
+  const list = $("tbody", table), found = () => $$("tr[data-row]", list);
   const MOST_ROWS = 500; // a tail removes older ones
   const LONGEST_SEARCH = 30000; // milliseconds; then it waits for "Go on"
 
@@ -52,25 +52,30 @@
   document.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     const link = event.target.closest?.("a[data-detail]");
-    if (link && (browser.contains(link))) { event.preventDefault(); show(link); }
+    if (link && browser.contains(link)) { event.preventDefault(); show(link); }
+    else if (!event.target.closest?.("a, button, input, label, summary") && getSelection().isCollapsed) { // the row opens as well
+      $("a[data-detail], button[data-new]", event.target.closest?.("#messages tbody tr") ?? document.createElement("i"))?.click();
+    }
     const fresh = event.target.closest?.("button[data-new]");
     if (fresh) showBeside(document.importNode(fresh.nextElementSibling.content.firstElementChild, true));
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !side.hidden && !$("dialog[open]")) hide(); });
 
-  // What is selected
+  // What is selected. A button with a title before is forbidden to the user.
 
-  const button = $("#replay-selected"), isForbidden = Boolean(button?.title);
+  const replay = $("#replay-selected"), ofSelected = $$("button[data-needs-pick]").filter((it) => !it.title);
   function count() {
-    if (!button) return;
     const selected = $$("input[name=pick]:checked", list).length;
+    for (const button of ofSelected) {
+      button.disabled = !selected;
+      button.title = selected ? "" : "Select messages first";
+    }
+    if (!replay) return;
     $("#selected").textContent = selected ? `Replay ${Numbers.exact(selected)} to channel…` : "Replay selected to channel…";
-    if (isForbidden) return;
-    button.disabled = !selected;
-    button.title = selected ? "" : "Select messages first";
-    $("#why-no-replay").textContent = selected ? "" : "Select messages to replay them.";
+    if (ofSelected.includes(replay)) $("#why-no-replay").textContent = selected ? "" : "Select messages to replay them.";
   }
   list.addEventListener("change", count);
+  new MutationObserver(count).observe(list, { childList: true }); // a row that is gone is not selected any more
   count();
   addEventListener("pageshow", count);
 
@@ -82,11 +87,13 @@
     const answer = await fetch(goOn.href, { headers: { accept: "text/html" }, signal: search.signal });
     const page = pageIn(await answer.text()), next = $("#go-on", page);
     if (!$("#hits", page)) throw new Error("no page of messages");
-    const rows = $$("#messages tbody tr", page);
+    const rows = $$("#messages tr[data-row]", page);
+    if ("live" in list.dataset) list.dataset.grown = ""; // no page that is fetched again has all of these rows
     list.append(...rows.map(adopted));
+    if (rows.length) $("tr.none", list)?.remove(); else $("tr.none", list)?.replaceWith(...$$("tr.none", page).map(adopted));
     for (const part of ["#hits", "#looked"]) $(part).replaceChildren(...adopted($(part, page)).childNodes);
     const empty = $(".empty"), still = $(".empty", page);
-    if (list.childElementCount) empty?.remove(); else if (empty && still) empty.replaceWith(adopted(still));
+    if (found().length) empty?.remove(); else if (empty && still) empty.replaceWith(adopted(still));
     $("#remarks").replaceChildren(...adopted($("#remarks", page)).childNodes);
     if (next) goOn.href = next.getAttribute("href");
     return { found: rows.length, goesOn: Boolean(next) };
@@ -96,9 +103,9 @@
     search = new AbortController();
     goOn.textContent = "Stop";
     try {
-      for (let found = 0, goesOn = true; goesOn && found < wanted && performance.now() - began < LONGEST_SEARCH;) {
+      for (let hits = 0, goesOn = true; goesOn && hits < wanted && performance.now() - began < LONGEST_SEARCH;) {
         const did = await step();
-        found += did.found;
+        hits += did.found;
         goesOn = did.goesOn;
         if (!goesOn) goOn.remove();
       }
@@ -111,7 +118,7 @@
   }
   if (goOn && table.dataset.wanted) {
     goOn.addEventListener("click", (event) => { event.preventDefault(); if (search) search.abort(); else look(); });
-    if (list.childElementCount < 20) look();
+    if (found().length < 20) look();
   }
 
   // New messages as they come, in the same table

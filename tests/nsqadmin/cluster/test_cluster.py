@@ -12,7 +12,7 @@ from nsqadmin.cluster.node_stats import NodeAnswer, read_stats
 from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.upstream.discovery import Announced, merged_nodes, producers_in, read_info
 from nsqadmin.upstream.slices import at_once
-from tests.support.picture import channel
+from tests.support.picture import channel, channel_node
 
 
 def producers(document: Any) -> list[Announced]:
@@ -292,3 +292,10 @@ def test_a_channel_has_groups_with_rules_about_them_or_while_former_ones_hold_me
 ) -> None:
     row = read(stats(**numbers)).topics["t"].channels["c"].row
     assert channel(row).has_groups == has_groups
+
+
+def test_utilisation_is_that_of_the_nodes_that_answer_and_at_most_whole() -> None:
+    rows = (channel_node("n1:4151", in_flight_count=3), channel_node("n2:4151", in_flight_count=50))
+    assert channel(*rows, ready_count=6, silent=("n2:4151",)).utilisation == 0.5
+    assert channel(*rows, ready_count=6).utilisation == 1.0  # consumers have just lowered their ready counts
+    assert channel(*rows, ready_count=0).utilisation is None

@@ -24,10 +24,15 @@ class Site:
         self.services = cast(
             "Any",
             SimpleNamespace(
-                view=SimpleNamespace(snapshot=snapshot), options="options", incidents=SimpleNamespace(version=0)
+                view=SimpleNamespace(snapshot=snapshot, after_actions=self._newest),
+                options="options",
+                incidents=SimpleNamespace(version=0),
             ),
         )
         self.page = PageCache(self.services)(self._make)
+
+    async def _newest(self) -> Any:
+        return self.services.view.snapshot
 
     async def _make(self, request: Request) -> Response:
         self.made += 1

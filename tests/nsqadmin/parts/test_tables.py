@@ -8,10 +8,10 @@ from nsqadmin.parts.tables import KEYS, Sorting, part_of
 from tests.support.picture import NOW, node
 
 
-def sorting(url: str, table: str = "nodes", default: str = "") -> Sorting:
+def sorting(url: str, table: str = "nodes", default: str = "", **page: str) -> Sorting:
     path, _, query = url.partition("?")
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "headers": []}
-    return Sorting(Request({**scope, "query_string": query.encode()}), table, default)
+    return Sorting(Request({**scope, "query_string": query.encode()}), table, default, **page)
 
 
 def test_a_header_sorts_by_its_column_and_then_turns_the_table_round() -> None:
@@ -60,3 +60,11 @@ def test_a_long_table_has_pages_and_a_number_beyond_is_the_last() -> None:
         (3, 5, 3, 205),
         (3, 5, 3, 205),
     ]
+
+
+def test_two_tables_of_one_page_have_numbers_of_their_own() -> None:
+    url = "/nodes/n1?page=3&page-topics=2"
+    topics, consumers = sorting(url, "node-topics", "name", page="page-topics"), sorting(url, "consumers", "state")
+    assert (topics.number, consumers.number) == (2, 3)
+    assert topics.page(4) == "/nodes/n1?page-topics=4"
+    assert consumers.page(1) == "/nodes/n1?page-topics=2"

@@ -189,3 +189,20 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     activity = cluster.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]
     assert [it["what"] for it in activity][:2] == ["undrain_node", "drain_node"]
     assert cluster.admin.http("GET", "/nodes/drain?node=127.0.0.1:1").status == 404
+
+
+def test_what_somebody_has_just_created_has_a_page_at_once(cluster: Cluster) -> None:
+    """All nodes are asked once, at once: the next sample would be an hour away."""
+    lookupd = f"lookupd-http-address=127.0.0.1:{cluster.lookupd.http_address[1]}"
+    with Nsqadmin(lookupd, "sample-interval=1h", "discovery-interval=1h") as admin:
+        eventually(lambda: admin.http("GET", "/topics/orders/billing").status == 200)
+        assert admin.http("GET", "/topics/fresh").status == 404
+        form = urlencode([("topic", "fresh"), ("channel", "first"), ("on", "all")]).encode()
+        assert admin.http("POST", "/actions/create", form, headers=FORM).status == 200
+        page = admin.http("GET", "/topics/fresh/first")
+        assert (page.status, page.body.count(b"Pause here")) == (200, 3)
+        assert b"fresh" in admin.http("GET", "/topics").body
+        index = admin.json("GET", "/api/v2/snapshot").json["snapshot"]["index"]
+        for path in ("/topics/fresh", "/", "/nodes"):
+            admin.http("GET", path)
+        assert admin.json("GET", "/api/v2/snapshot").json["snapshot"]["index"] == index

@@ -72,7 +72,7 @@ def test_the_tops_rank_channels() -> None:
     )
     tops = shown(picture).tops
     assert [[row.name for row in top.rows] for top in tops] == [["b", "a"], ["b"], ["b"], ["b"]]
-    assert tops[3].rows[0].value == "20 %"
+    assert tops[3].rows[0].value == "20 % of 300/min"
 
 
 # Consumers

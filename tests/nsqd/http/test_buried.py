@@ -19,7 +19,7 @@ from nsqd.http.calls import Calls
 from tests.nsqd.http.conftest import Nsqd
 from tests.nsqd.http.fake_history import no_history
 from tests.nsqd.http.whole.test_stats import CLIENT
-from tests.support.asgi import run_directly
+from tests.support.asgi import ask, run_directly
 
 CHANNEL = "topic=t&channel=c"
 
@@ -233,6 +233,17 @@ def test_a_rate_makes_a_job_that_is_shown_and_stopped(nsqd: Nsqd) -> None:
     assert post(nsqd, "jobs/stop")["job"] == {**job, "ended_at": now}
     assert json.loads(nsqd.get(f"/channel/jobs?{CHANNEL}").body) == {"jobs": [{**job, "ended_at": now}]}
     assert post(nsqd, "jobs/stop") == {"job": None}
+
+
+@pytest.mark.parametrize(("user", "who"), [
+    ("ana%20m%C3%BCller", "ana müller (10.0.0.1:5555)"),
+    ("eve%0A%1B[31m", "eve  [31m (10.0.0.1:5555)"),
+    ("x" * 300, f"{'x' * 200} (10.0.0.1:5555)"),
+    ("%0A", "10.0.0.1:5555"),
+])  # fmt: skip
+def test_a_job_names_the_user_of_nsqadmin_who_began_it(nsqd: Nsqd, user: str, who: str) -> None:
+    ask(nsqd.app, "POST", f"/channel/kick?{CHANNEL}&rate=0.5", headers={"nsqadmin-user": user})
+    assert json.loads(nsqd.get(f"/channel/jobs?{CHANNEL}").body)["jobs"][0]["who"] == who
 
 
 def test_a_kick_is_taken_back(nsqd: Nsqd) -> None:
