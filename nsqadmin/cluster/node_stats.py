@@ -313,21 +313,26 @@ class _TopicReader:
         row = self._channel_row(raw)
         # If we didn't request clients the node sends null; without clients the difference doesn't matter.
         paces: Mapping[ClientKey, Pace] = _NO_CLIENTS
+        added: dict[str, Any] = {}  # copying a row costs more than all the counting
         if self.has_clients or raw.get("clients") is not None or raw.get("client_count") == 0:
             known = before.clients if before is not None else {}
-            clients, paces = read_clients(self.node, raw.get("clients"), known, self.at, self.skew)
-            row = replace(row, clients=clients)
+            added["clients"], paces = read_clients(self.node, raw.get("clients"), known, self.at, self.skew)
         if raw.get("client_count") is None:
-            row = replace(row, client_count=len(row.clients or ()))
+            added["client_count"] = len(added.get("clients") or ())
         readings, recent = self._lately(before, row.policy_counts)
-        row = replace(row, policy_recent=recent)
-        flow, step, paced = first_flow(self.at, row), None, None
-        if before is not None and self.seconds > 0:
+        if recent:
+            added["policy_recent"] = recent
+        if added:
+            row = replace(row, **added)
+        step, paced = None, None
+        if before is None or self.seconds <= 0:
+            flow = first_flow(self.at, row)
+        else:
             step = step_between(before.row, row, arrived)
             progress = step is not None and has_finished(before.row, row, step)
             flow = flow_after(before.flow, self.at, row, step, has_finished=progress)
             paced = flow.paced(self.at, row)
-            row = replace(row, net_rate=paced.net if paced is not None else None, buried_recent=flow.buried_lately)
+            row = _with_flow(row, flow, paced)
         return ChannelPart(row, _rates(step, paced, self.seconds), flow, paces or _NO_CLIENTS, readings)
 
     def _channel_row(self, raw: Json) -> ChannelNode:
@@ -379,7 +384,7 @@ def _stilled(part: ChannelPart, at: float) -> ChannelPart:
     row, paces, readings = part.row, part.clients, part.readings
     flow = flow_after(part.flow, at, row, _NOTHING, has_finished=False)
     paced = flow.paced(at, row)
-    row = replace(row, net_rate=paced.net if paced is not None else None, buried_recent=flow.buried_lately)
+    row = _with_flow(row, flow, paced)
     if row.clients:
         paces = newer = dict(paces)
         row = replace(row, clients=tuple(with_rates(client, newer, at) for client in row.clients))
@@ -387,6 +392,13 @@ def _stilled(part: ChannelPart, at: float) -> ChannelPart:
         readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
         row = replace(row, policy_recent=recent)
     return ChannelPart(row, _rates(_NOTHING, paced, 1.0), flow, paces, readings)
+
+
+def _with_flow(row: ChannelNode, flow: Flow, paced: Paced | None) -> ChannelNode:
+    net_rate = paced.net if paced is not None else None
+    if (row.net_rate, row.buried_recent) == (net_rate, flow.buried_lately):
+        return row
+    return replace(row, net_rate=net_rate, buried_recent=flow.buried_lately)
 
 
 def _arrived(before: TopicNode, now: TopicNode) -> int | None:
