@@ -90,6 +90,7 @@ _OF_CHANNELS: Final = frozenset(
         Kind.SEEK_CHANNEL,
     )
 )
+_MANY: Final = 3  # nodes, which a title only counts
 _CREATIONS: Final = frozenset((Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL))
 _THROUGH_LOOKUPD: Final = frozenset(
     (Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL, Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL, Kind.REMOVE_FROM_NODE)
@@ -394,7 +395,8 @@ def _title(action: Action, lost: int, nodes: int) -> str:
     if action.kind in _DANGER:
         title += f" ({_counted(lost, 'message')} on {_counted(nodes, 'node')})"
     elif action.nodes and action.kind not in _CREATIONS:
-        title += f" on {', '.join(action.nodes)}"
+        # The dialog lists every node below its title.
+        title += f" on {', '.join(action.nodes) if len(action.nodes) < _MANY else _counted(len(action.nodes), 'node')}"
     return title
 
 

@@ -53,8 +53,6 @@ class _Reader(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         page, known = self._page, {name: value or "" for name, value in attributes}
         self._depth += tag not in _VOID
-        if tag == "template":
-            return
         if "id" in known:
             page.ids.append(known["id"])
             if known["id"] == "sheet":

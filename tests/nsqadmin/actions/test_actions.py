@@ -155,6 +155,8 @@ def test_a_reader_is_forgotten_where_it_is_known_and_nowhere_else() -> None:
     action = Action(kind=Kind.FORGET_READER, topic="t", nodes=("n1:4151",), reader="nsqpipe land", into="s3://a/b")
     made = plan(a_cluster(), action)
     assert made.title == "Forget that nsqpipe land reads t on n1:4151"
+    on_many = plan(a_cluster(), replace(action, nodes=("n1:4151", "n2:4151", "n3:4151")))
+    assert on_many.title == "Forget that nsqpipe land reads t on 3 nodes"
     assert [call.target for call in made.calls] == [
         "/topic/reader/delete?topic=t&name=nsqpipe+land&into=s3%3A%2F%2Fa%2Fb"
     ]
