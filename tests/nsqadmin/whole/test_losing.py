@@ -13,8 +13,7 @@ from nsqadmin.cluster.model import Finding, Health, Severity, Silent, Snapshot
 from nsqadmin.cluster.node_stats import NodeAnswer, read_stats, silenced
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.diagnosis.upkeep import Upkeep
-from nsqadmin.diagnosis.upkeep import SEVERITIES
+from nsqadmin.diagnosis.upkeep import SEVERITIES, Upkeep
 from nsqadmin.upstream.rows import Rows
 from tests.support.picture import node
 
