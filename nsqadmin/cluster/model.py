@@ -205,7 +205,7 @@ class Node:
             self,
             tombstones=tuple(topic for topic in self.tombstones if sees(topic)),
             error="",
-            own_health=self.own_health if self.own_health in ("", "OK") else "it is not well",
+            own_health=self.own_health if self.own_health in ("", "OK") else "it is unhealthy",
             policy_error="it has mistakes" if self.policy_error else "",
             remote=replace(self.remote, refusal="") if self.remote is not None else None,
             unreachable=("nsqlookupd cannot connect to it",) if self.unreachable else (),
@@ -729,6 +729,12 @@ class Activity:
     @property
     def is_action(self) -> bool:
         return bool(self.result)
+
+    @property
+    def by(self) -> str:
+        """The user and machine, for people: "ana (10.0.0.9)"."""
+        host = self.remote.rpartition(":")[0] or self.remote
+        return f"{self.user or 'anonymous'} ({host})" if host else self.user or "anonymous"
 
     def is_for(self, sees: Callable[[str], bool]) -> bool:
         """Return True if a user who sees these topics may read it."""

@@ -146,7 +146,7 @@ class Messages:
             raise HttpError(404, "CHANNEL_NOT_FOUND", details={"reason": f"{topic} has no channel {channel}"})
         began = time()
         results = await run_trio(self._redeliverer.redeliver, topic, channel, selection)
-        self._note_redelivery(caller, results, f"{topic} to the channel {channel} alone", topic, channel, began)
+        self._note_redelivery(caller, results, f"{topic} to the channel {channel} only", topic, channel, began)
         return results
 
     async def publish_again(self, topic: str, selection: Selection, caller: Caller) -> tuple[Redelivered, ...]:

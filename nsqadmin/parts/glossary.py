@@ -27,7 +27,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "copy": Entry(
         "Copy",
-        "The node's copy of its data path in an object store (--remote), and how old the oldest change is that the store has not confirmed. If the machine is lost, another one goes on with the copy.",
+        "The node's copy of its data path in an object store (--remote), and how old the oldest change is that the store has not confirmed. If the machine is lost, another one continues with the copy.",
     ),
     "ack": Entry(
         "OK means",
@@ -61,7 +61,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "consumer-state": Entry(
         "State of a consumer",
-        "Stuck: it has as many messages as it may have and finishes none. RDY 0: it asks for nothing although messages wait. Failing: it gives back more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
+        "Stuck: it has as many messages as it may have and finishes none. RDY 0: it asks for nothing although messages wait. Failing: it requeues more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
     ),
     "oldest-in-flight": Entry(
         "Oldest in flight",
@@ -88,16 +88,16 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "paused": Entry("Paused", "Nothing is delivered until it is unpaused; messages keep arriving and wait."),
     "inactive": Entry(
-        "Inactive",
+        "Unused (inactive)",
         "A name that an nsqlookupd knows but no node has: created ahead of use, or left over.",
     ),
     "tombstone": Entry(
-        "Removed from node",
-        "NSQ's “tombstone”: nsqlookupd hides one node as a producer of the topic for a while, so that consumers leave it, and the topic is deleted there.",
+        "Tombstone",
+        "Left by “Remove from node”: nsqlookupd hides the node as a producer of the topic for a while, so that consumers leave it, and the topic is deleted there.",
     ),
     "nsqd": Entry(
         "nsqd",
-        "The broker: it takes messages, keeps them and delivers them. A cluster has several, which do not know each other.",
+        "The broker: it takes messages, keeps them and delivers them. A cluster has several, which don't know each other.",
     ),
     "nsqlookupd": Entry(
         "nsqlookupd",
@@ -131,7 +131,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "replay": Entry(
         "Replay",
-        "Delivering messages of the history once more: selected ones to one channel alone, or a range of the history by publishing it again, to the same topic or to another one.",
+        "Delivering messages of the history again: selected ones to one channel only, or a range of the history by publishing it again, to the same topic or to another one.",
     ),
     "seek": Entry(
         "Move a channel",

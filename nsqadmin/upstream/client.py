@@ -488,6 +488,31 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
         raise StartupError(f"failed to AppendCertsFromPEM {path}") from error
 
 
+def in_words(error: UpstreamError) -> str:
+    """Return an error as a clause about the node, such as "it refused the request (HTTP 403)".
+
+    Its own text is NSQ's, for those who know Go. It also has the whole address, which may name other topics.
+    """
+    text = str(error)
+    if error.not_read:
+        return "its answer is too large"
+    if error.status:
+        return f"it refused the request (HTTP {error.status})"
+    if "lookup" in text and "dial tcp" in text:
+        return "its name cannot be resolved"
+    if "connection refused" in text:
+        return "nothing listens at its address"
+    if "i/o timeout" in text:
+        return "it does not accept connections"
+    if error.timed_out:
+        return "it accepted the connection but did not answer in time"
+    if ": tls: " in text:
+        return "TLS failed"
+    if ": its answer is not JSON: " in text:
+        return "its answer cannot be read"
+    return "it could not be reached"
+
+
 def explain(address: str, error: UpstreamError) -> str:
     """Return the likely meaning of an error, and what to try."""
     text = str(error)
@@ -501,7 +526,7 @@ def explain(address: str, error: UpstreamError) -> str:
         return f"Nothing listens at {address}: it is not running, or its --broadcast-address or port is wrong."
     if "i/o timeout" in text:
         return (
-            f"{address} does not accept connections: a firewall is in the way, the machine is gone, or its "
+            f"{address} does not accept connections: a firewall blocks it, the machine is gone, or its "
             "--broadcast-address is wrong."
         )
     if error.timed_out:

@@ -86,9 +86,7 @@ def test_a_node_that_is_down_is_named_before() -> None:
     made = plan(cluster, Action(kind=Kind.PAUSE_TOPIC, topic="t"))
     assert made.unreachable == ("n2:4151",)
     (text,) = [it.text for it in made.consequences if "n2:4151" in it.text]
-    assert text == (
-        "n2:4151 does not answer. It is asked all the same: if it only hangs, it may still do so when it goes on."
-    )
+    assert text == ("n2:4151 does not answer. It is asked anyway: if it only hangs, it may still do this later.")
     rows = (picture.channel_node("n1:4151"), picture.channel_node("n2:4151"))
     cluster = picture.snapshot(picture.topic(picture.channel(*rows), nodes=TWO), nodes=nodes)
     moved = plan(cluster, Action(kind=Kind.SEEK_CHANNEL, topic="t", channel="c", place="latest"))

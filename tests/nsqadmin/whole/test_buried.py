@@ -138,7 +138,7 @@ def test_a_node_that_hangs_is_named_and_not_counted_as_zero(untouched: Two) -> N
         assert f"{COUNT} messages when last seen, not included in the figures below" in text
         tfoot = text.partition("<tfoot>")[2].partition("</tfoot>")[0]
         assert words_of(tfoot) == f"All nodes that answer {COUNT}"
-        assert f"{name_of(hung)}</strong> was not looked at" in text
+        assert f"{name_of(hung)}</strong> was not fully searched" in text
     finally:
         hung.send_signal(signal.SIGCONT)
     eventually(lambda: "has not told" not in untouched.text())
@@ -158,11 +158,11 @@ def test_kick_at_a_rate_shows_progress_and_stopping_leaves_the_rest_buried(two: 
     assert "No consumer is connected there" in plan
     assert "At most 1,000 a second" in plan
     receipt = two.post("/actions/kick_buried", "topic=t&channel=c&rate=1")
-    assert "At work." in receipt
-    assert "Stop the rest" in receipt
+    assert "Running:" in receipt
+    assert ">Stop</button>" in receipt
     assert f"</strong> 0 of {COUNT}, 0.50/s" in two.text() or f" of {COUNT}, 0.5" in two.text()
     again = two.text("/actions/kick_buried?topic=t&channel=c")
-    assert "is at work on a kick already" in again
+    assert "is already running a kick" in again
     stopped = two.post("/actions/stop_buried", "topic=t&channel=c")
     assert f"of {COUNT} had been kicked on {name_of(two.nodes[0])}, the rest stays buried" in stopped
     assert sum(buried(two)) > 0
@@ -234,7 +234,7 @@ def test_a_kick_is_taken_back_as_far_as_nobody_has_got_its_messages(two: Two, se
     client.messages(3)
     client.send(b"RDY 0\n")
     undone = two.post("/actions/undo_kick", undo_of(receipt))
-    assert f"{kicked - 3} messages buried again; 3 had been delivered" in undone
+    assert f"{kicked - 3} messages buried again; 3 already delivered" in undone
     assert sum(buried(two)) == 2 * COUNT - 3
     assert "undo_kick" not in two.text()
     assert "it is too late" in two.post("/actions/undo_kick", undo_of(receipt))
@@ -370,7 +370,7 @@ def test_a_plan_says_that_a_kick_has_no_room_and_offers_force(two: Two, tmp_path
     text = two.text("/actions/kick_buried?topic=t&channel=c")
     assert "it has room for " in text
     assert all(f"20 of {COUNT} on {name_of(node)}" in text for node in two.nodes)
-    assert 'name="force" value="true">Use force' in text
+    assert 'name="force" value="true">Force: requeue' in text
     assert 'name="force"' not in two.text("/actions/kick_buried?topic=t&channel=c&limit=20")
     assert "the channel has no room for them" in two.post("/actions/kick_buried", "topic=t&channel=c&rate=")
     assert two.post("/actions/kick_buried", "topic=t&channel=c&rate=&force=true").count(f"{2 * COUNT} messages kicked")
