@@ -30,7 +30,7 @@ from nsqcommon.entry import HELD_SIGNALS, hold_signals, release_signals
 from nsqcommon.memory import return_unused, share_one_heap
 from nsqcommon.passwords import mask_passwords
 from nsqcommon.startup import StartupError, TakenOver
-from nsqcommon.version import NSQ_VERSION
+from nsqcommon.version import DISTRIBUTION, NSQ_VERSION, suite_version
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def run_daemon(
         sys.stdout.write(f"{version_line(program)}\n")
         return 0
     except options.UsageError as error:
-        sys.stderr.write(f"{mask_passwords(error.message)}\n{error.usage}\n")
+        sys.stderr.write(f"{mask_passwords(error.line(program))}\n")
         return error.exit_status
     except StartupError as error:
         log.critical("%s", error)
@@ -99,8 +99,12 @@ def run_daemon(
 
 
 def version_line(program: str) -> str:
-    """Return the line for `--version` and the start of the log: `nsqd v1.3.0 (built w/python3.11.7)`."""
-    return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
+    """Return the line for `--version` and the start of the log.
+
+    For example, `nsqd v1.3.0 (built w/python3.11.7, nsq-suite 0.2.0)`: first NSQ's version, which clients check and
+    scripts parse, and then ours.
+    """
+    return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()}, {DISTRIBUTION} {suite_version()})"
 
 
 async def wait_for_signal() -> signal.Signals:

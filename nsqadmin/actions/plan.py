@@ -460,10 +460,10 @@ def _what_is_lost(action: Action, topic: Topic | None, lost: int) -> Iterable[Co
             severity=Severity.WARNING,
         )
     else:
-        yield Consequence(text=f"{_counted(lost, 'message')} will be gone.", severity=Severity.PROBLEM)
+        yield Consequence(text=f"{_counted(lost, 'message')} will be deleted.", severity=Severity.PROBLEM)
     if action.kind is Kind.DELETE_TOPIC and topic is not None and topic.channels:
         names = ", ".join(channel.name for channel in topic.channels)
-        yield Consequence(text=f"Its channels go with it: {names}.", severity=Severity.PROBLEM)
+        yield Consequence(text=f"Its channels are deleted with it: {names}.", severity=Severity.PROBLEM)
 
 
 def _what_can_be_undone(

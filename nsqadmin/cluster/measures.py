@@ -225,11 +225,11 @@ class TopicNumbers:
     )
     repeat_count: int = number(  # repeats, recognized by their keys and dropped
         "Repeats",
-        "Publishes since this nsqd started whose key it knew: a producer sent them again, and they were not made again.",
+        "Repeated publishes since this nsqd started: it knew their key, so it kept no second message.",
         word="repeats",
         counted=Counted.ARRIVED,
         metric="repeats",
-        help="Publishes since the nodes started whose key was known, so that they were not made again.",
+        help="Repeated publishes since the nodes started: their key was known, so no second message was kept.",
     )
 
     @property

@@ -149,6 +149,7 @@ class Node:
     tcp_port: int
     http_port: int
     version: str = ""
+    release: str = ""  # of nsq-suite; empty for a Go nsqd
     region: str = ""
     zone: str = ""
     health: Health = Health.NEVER
@@ -236,6 +237,7 @@ class Lookupd:
     nodes_left_out: int = 0  # number of listed nodes beyond --max-nodes; we don't poll them
     topics_left_out: int = 0  # number of listed topics beyond our limit; we don't show them
     version: str = ""
+    release: str = ""  # of nsq-suite
     topics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
 

@@ -301,7 +301,7 @@ def undo_plan(channel: Channel, words: Iterable[str]) -> UndoPlan:
     """Plan to undo the kicks with these names, `NUMBER@NODE`. Raise BadRequest."""
     kicks = parse_kicks(words)
     if unknown := {node for node, _ in kicks} - {row.node for row in channel.nodes}:
-        raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
+        raise BadRequest(f"no node of this channel has the address {min(unknown)[:100]}")
     parts = tuple(JobsAtNode(node=node, kick=kick) for node, kick in kicks)
     return UndoPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
@@ -377,7 +377,7 @@ def _named(summary: BuriedSummary, wanted: Wanted) -> tuple[Share, ...]:
     for node, id in wanted.ids:
         ids.setdefault(node, []).append(id)
     if unknown := ids.keys() - {it.node for it in summary.nodes}:
-        raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
+        raise BadRequest(f"no node of this channel has the address {min(unknown)[:100]}")
     rooms = {it.node: it.room for it in summary.answered}
     return tuple(
         Share(node=node, count=len(it), ids=tuple(it), room=rooms[node]) for node, it in ids.items() if node in rooms

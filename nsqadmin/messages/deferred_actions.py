@@ -210,7 +210,7 @@ def plan_deferred(
     left_out: list[LeftOut] = []
     for source, runs in chosen.selection.runs.items():
         if (node := told.get(source.node)) is None:
-            raise BadRequest(f"no node of this channel is known as {source.node[:100]}")
+            raise BadRequest(f"no node of this channel has the address {source.node[:100]}")
         count = sum(end - first for first, end in runs)
         if node.error:
             why = f"did not report its deferred messages: {node.error}"

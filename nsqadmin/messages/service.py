@@ -166,7 +166,7 @@ class Messages:
         """Refuse addresses that aren't our nodes: a form must not make us send requests just anywhere."""
         for node in selection.nodes:
             if self._view.snapshot.node(node) is None:
-                raise HttpError(404, "NODE_NOT_FOUND", details={"reason": f"no node is known as {node}"})
+                raise HttpError(404, "NODE_NOT_FOUND", details={"reason": f"no node has the address {node}"})
 
     def _note_redelivery(
         self, caller: Caller, results: Sequence[Redelivered], what: str, topic: str, channel: str, began: float

@@ -74,7 +74,7 @@ def cluster_charts(services: Services, request: Request, snapshot: Snapshot) -> 
         ),
         drawn("Waiting", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
         drawn("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
-        drawn("Problems, warnings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
+        drawn("Findings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
     ]
 
 

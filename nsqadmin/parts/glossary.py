@@ -31,7 +31,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "ack": Entry(
         "OK means",
-        "The topic's --ack: how safe a message is when its publisher gets OK. Known of nodes that keep a copy in an object store.",
+        "The topic's --ack: how safe a message is when its publisher gets OK. Known only for nodes that keep a copy in an object store.",
     ),
     "ready": Entry(
         "Ready (RDY)",
@@ -80,7 +80,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     "attempts": Entry("Attempts", "How often a message was sent to a consumer."),
     "ephemeral": Entry(
         "Ephemeral",
-        "A topic or channel whose name ends in #ephemeral: it is never on disk, and is deleted with its last user.",
+        "A topic or channel whose name ends in #ephemeral: it is never on disk, and is deleted with its last client.",
     ),
     "policy": Entry(
         "Policy",
@@ -110,7 +110,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     "sampled": Entry("Sampled", "The consumer has asked for a share of the messages; this channel drops the rest."),
     "peek": Entry(
         "Peek",
-        "Looking at messages in the topic's log. Nothing is taken, counted or acknowledged, so consumers are not affected.",
+        "Reading messages in the topic's log. No message is consumed and no attempt is counted, so consumers are not affected.",
     ),
     "tail": Entry(
         "Tail",

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from nsqcommon.daemon import GC_THRESHOLDS, raise_file_limit
+from nsqcommon.version import suite_version
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 20  # seconds that any of these may take on a slow machine
@@ -248,13 +249,11 @@ def test_the_version_goes_to_stdout(start: Start) -> None:
     status, out, err = outcome(start("-version"))
     assert (status, err) == (0, "")
     version = ".".join(map(str, sys.version_info[:3]))
-    assert out == f"nsqd v1.3.0 (built w/python{version})\n"
+    assert out == f"nsqd v1.3.0 (built w/python{version}, nsq-suite {suite_version()})\n"
 
 
-def test_a_wrong_flag_ends_with_usage_and_status_2(start: Start) -> None:
-    status, out, err = outcome(start("--nope"))
-    assert (status, out) == (2, "")
-    assert err.startswith("flag provided but not defined: -nope\nUsage of nsqd:\n")
+def test_a_wrong_flag_ends_with_one_line_and_status_2(start: Start) -> None:
+    assert outcome(start("--nope")) == (2, "", "nsqd: flag provided but not defined: -nope; see nsqd --help\n")
 
 
 @pytest.mark.parametrize(
