@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -60,6 +61,8 @@ _OF_LOOKUPD: Final = 4  # an nsqlookupd's answer may be this many times as large
 _MOST_SECURE: Final = 10_000  # nodes whose HTTPS port we remember
 _REDIRECTED: Final = "it has redirected the request to another address"
 # Errors of a request with reasons outside of this program.
+_NO_HTTP_LINE: Final = re.compile("illegal (?:status|request) line").match  # h11's words
+_NOT_HTTP: Final = "malformed HTTP response"
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
 _SLICE: Final = 0.002  # seconds of processor time after which other tasks run
 
@@ -428,6 +431,8 @@ def _reason(url: str, error: Exception) -> str:
         return f"dial tcp {address}: i/o timeout"
     if isinstance(error, httpx.TimeoutException | trio.TooSlowError):
         return "net/http: timeout awaiting response headers (Client.Timeout exceeded while awaiting headers)"
+    if isinstance(error, httpx.RemoteProtocolError) and _NO_HTTP_LINE(str(error)):
+        return f"net/http: HTTP/1.x transport connection broken: {_NOT_HTTP}"
     cause = _innermost(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"tls: failed to verify certificate: {cause.verify_message}"
@@ -508,6 +513,8 @@ def in_words(error: UpstreamError) -> str:
         return "it accepted the connection but did not answer in time"
     if ": tls: " in text:
         return "TLS failed"
+    if _NOT_HTTP in text:
+        return "its answer is not HTTP: is this its TCP port?"
     if ": its answer is not JSON: " in text:
         return "its answer cannot be read"
     return "it could not be reached"
@@ -531,6 +538,11 @@ def explain(address: str, error: UpstreamError) -> str:
         )
     if error.timed_out:
         return "It accepted the connection but did not answer in time: it hangs or is overloaded."
+    if _NOT_HTTP in text:
+        return (
+            f"It does not speak HTTP: {address} is probably its TCP port. HTTP is usually on port 4151 for nsqd, and on "
+            "4161 for nsqlookupd."
+        )
     if ": tls: " in text:
         return "TLS failed: check --http-client-tls-root-ca-file and the node's certificate."
     if error.not_read:

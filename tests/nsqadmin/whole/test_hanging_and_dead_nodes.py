@@ -179,4 +179,14 @@ def test_first_steps_are_not_shown_in_an_outage() -> None:
         with Nsqadmin(f"lookupd-http-address={address}", "sample-interval=300ms") as admin:
             eventually(lambda: f"reach nsqlookupd {address}" in text_of(admin, "/"))
             assert "Nothing listens at" in text_of(admin, "/")
+
+
+def test_the_tcp_port_of_nsqlookupd_by_mistake_is_named_on_the_page_and_once_in_the_log() -> None:
+    with Nsqlookupd() as lookupd:
+        address = f"127.0.0.1:{lookupd.tcp[1]}"
+        with Nsqadmin(f"lookupd-http-address={address}", "sample-interval=300ms") as admin:
+            eventually(lambda: f"{address} is probably its TCP port" in text_of(admin, "/"))
+            eventually(lambda: admin.json("GET", "/api/v2/health").json["index"] > 5)
+            (line,) = [line for line in admin.log.splitlines() if "does not answer" in line]
+            assert f"{address} does not answer: It does not speak HTTP" in line
             assert "Start a broker" not in text_of(admin, "/")
