@@ -20,6 +20,8 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final, TypeVar
 
@@ -90,12 +92,19 @@ def run_daemon(
         log.critical("%s", error)
         return 1
     logs.configure(prefix=chosen.log_prefix, level=chosen.log_level, log_format=chosen.log_format)
+    name_process(program)
     logs.skip_unused_record_fields()
     raise_file_limit()
     share_one_heap()
     tune_garbage_collection()
     _set_up_signals()
     return _run(program, run, chosen)
+
+
+def name_process(name: str) -> None:
+    """Set the name that `ps`, `top` and `pgrep` show, of up to 15 characters; otherwise it may be Python's."""
+    with suppress(OSError):  # only Linux has it
+        Path("/proc/self/comm").write_text(name[:15], encoding="ascii")
 
 
 def version_line(program: str) -> str:

@@ -129,6 +129,14 @@ _WORDS: Final[Mapping[str, Entry]] = {
         "Retention",
         "Whether messages will be removed before the reader has committed them at the present rates, and when at the earliest. This follows from how far it is behind, how fast it commits, and how long nsqd keeps messages that its channels have finished. “Lost” messages have already been removed.",
     ),
+    "kick": Entry(
+        "Kick",
+        "Requeues buried messages in their channel, with attempts from 1: all, selected ones, or those with one reason. “Discard” deletes them instead.",
+    ),
+    "severity": Entry(
+        "Severity",
+        "A problem needs action now, a warning soon. A note needs none: it is often by design.",
+    ),
     "replay": Entry(
         "Replay",
         "Delivering messages of the history again: selected ones to one channel only, or a range of the history by publishing it again, to the same topic or to another one.",

@@ -239,6 +239,13 @@ def test_sigquit_tells_where_it_is_and_ends_at_once(start: Start) -> None:
     assert "bye" not in err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_ps_and_pgrep_show_the_name_of_the_daemon_and_not_pythons(start: Start) -> None:
+    process = start()
+    wait_until_up(process)
+    assert Path(f"/proc/{process.pid}/comm").read_text() == "nsqd\n"
+
+
 def test_help_goes_to_stderr(start: Start) -> None:
     status, out, err = outcome(start("--help"))
     assert (status, out) == (0, "")
