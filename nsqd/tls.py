@@ -54,7 +54,7 @@ def _any_certificate(options: Options) -> Callable[[], SecureLayer]:
     except ImportError as error:
         raise StartupError(
             "failed to build TLS config - --tls-client-auth-policy=require needs pyOpenSSL: "
-            f"{how_to_install('any-client-certificate')}"
+            + how_to_install("any-client-certificate")
         ) from error
     try:
         return any_certificate.layer_maker(

@@ -1,7 +1,8 @@
 """Addresses and listening sockets, with NSQ's rules and error texts.
 
 If an address splits into host:port (with brackets around an IPv6 host), it is a TCP address; otherwise it is the path
-of a unix socket. Unlike NSQ, we refuse a path that is more likely a host without a port. This module opens listeners, but doesn't accept their connections.
+of a unix socket. Unlike NSQ, we refuse a path that is more likely a host without a port. This module opens listeners,
+but doesn't accept their connections.
 """
 
 from __future__ import annotations

@@ -11,7 +11,5 @@ from typing import Final
 HTTP_REQUESTS: Final = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN"})
 # The first four bytes of an HTTP response, read as a size.
 HTTP_RESPONSE: Final = int.from_bytes(b"HTTP")
-# What nsqd and nsqlookupd answer to a wrong magic, as HTTP requests have. nsqlookupd has no frame types, so nsqd's
-# clients read the first four bytes as one.
-BAD_PROTOCOL: Final = b"E_BAD_PROTOCOL"
-KIND_OF_NSQLOOKUPD: Final = int.from_bytes(BAD_PROTOCOL[:4])
+# nsqlookupd's answer to the magic of nsqd's clients. It has no frame types, so they read its first four bytes as one.
+KIND_OF_NSQLOOKUPD: Final = int.from_bytes(b"E_BAD_PROTOCOL"[:4])
