@@ -132,7 +132,8 @@ class Census:
         listed = await self._upstream.in_slices(listing)
         state.retired = retired_in(nodes)
         names = await self._upstream.in_slices(names_in(await ask("/topics"), "topics"))
-        state.version = str(unwrapped(await ask("/info")).get("version") or "")
+        info = unwrapped(await ask("/info"))
+        state.version, state.release = (str(info.get(name) or "") for name in ("version", "release"))
         state.producers, state.nodes_left_out = listed.producers, listed.left_out
         state.topics, state.topics_left_out = names[:MOST_NAMES], max(len(names) - MOST_NAMES, 0)
 

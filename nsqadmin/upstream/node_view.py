@@ -39,6 +39,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         tcp_port=announced.tcp_port,
         http_port=announced.http_port,
         version=announced.version or (answer.version if answer is not None else ""),
+        release=answer.release if answer is not None else "",
         region=announced.region,
         zone=announced.zone,
         health=asked.health,
@@ -142,6 +143,7 @@ def lookupd_to_show(address: str, asked: AskedLookupd) -> Lookupd:
         nodes_left_out=asked.nodes_left_out,
         topics_left_out=asked.topics_left_out,
         version=asked.version,
+        release=asked.release,
         topics=tuple(asked.topics),
         nodes=tuple(producer.address for producer in asked.producers),
     )

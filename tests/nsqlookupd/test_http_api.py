@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from nsqcommon.version import suite_version
 from nsqcommon.waiting import Waiting
 from nsqcommon.wire.lookup import NodeIdentity
 from nsqlookupd.http_api import make_app
@@ -79,7 +80,7 @@ def test_ping(lookupd: Lookupd) -> None:
 
 
 @pytest.mark.parametrize(("target", "body"), [
-    ("/info", b'{"version":"1.3.0"}'),
+    ("/info", f'{{"version":"1.3.0","release":"{suite_version()}"}}'.encode()),
     ("/topics", b'{"topics":[]}'),
     ("/channels?topic=nosuch", b'{"channels":[]}'),
     ("/channels?topic=", b'{"channels":[]}'),

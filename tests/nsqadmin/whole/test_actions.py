@@ -177,7 +177,7 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     for _ in range(4):
         consumer.finish(consumer.message())
     eventually(lambda: "Safe to stop now" in page())
-    assert "105 messages in 1 channel that no consumer takes will stay on its disk" in page()
+    assert "105 messages in 1 channel without consumers will stay on its disk" in page()
     findings = cluster.admin.json("GET", "/api/v2/diagnose").json["findings"]
     assert [it["severity"] for it in findings if it["node"] == name] == ["info"]
 
