@@ -73,7 +73,7 @@ def test_each_node_with_rules_is_asked_and_the_others_are_named() -> None:
     assert "n3:4151 did not report its groups: it does not answer. It is not asked." in words(plan)
     assert "n4:4151 has no rules about groups" in words(plan)
     assert "The nodes have not read 7 messages yet" in words(plan)
-    assert "Consumers have 2 of its messages now" in words(plan)
+    assert "2 of its messages are in flight now" in words(plan)
     assert "No node with rules about groups answers." in words(planned(GroupVerb.BURY, SILENT))
 
 
@@ -123,7 +123,7 @@ def test_a_move_says_when() -> None:
     done(now, nodes)
     assert "defer" not in nodes.asked[1][1]
     assert "Its consumers will receive them" in words(now)
-    assert planned(GroupVerb.DUE, N1).title.startswith("Move what waits")
+    assert planned(GroupVerb.DUE, N1).title.startswith("Move the group acme")
 
 
 @pytest.mark.parametrize("text", ["", "x" * 129])

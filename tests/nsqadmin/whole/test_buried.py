@@ -164,7 +164,7 @@ def test_kick_at_a_rate_shows_progress_and_stopping_leaves_the_rest_buried(two: 
     again = two.text("/actions/kick_buried?topic=t&channel=c")
     assert "is already running a kick" in again
     stopped = two.post("/actions/stop_buried", "topic=t&channel=c")
-    assert f"of {COUNT} had been kicked on {name_of(two.nodes[0])}, the rest stays buried" in stopped
+    assert f"of {COUNT} kicked on {name_of(two.nodes[0])}, the others stay buried" in stopped
     assert sum(buried(two)) > 0
     assert "ended" in two.text()
     words = [it["text"] for it in two.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]]
@@ -239,7 +239,7 @@ def test_a_kick_is_taken_back_as_far_as_nobody_has_got_its_messages(two: Two, se
     assert "undo_kick" not in two.text()
     assert "it is too late" in two.post("/actions/undo_kick", undo_of(receipt))
     words = [it["text"] for it in two.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]]
-    assert f"took back a kick of t/c: {kicked - 3} of {kicked} messages are buried again" in words
+    assert f"undid a kick of t/c: {kicked - 3} of {kicked} messages buried again" in words
     two.post("/actions/undo_kick", "topic=t&channel=c", status=400)
     two.post("/actions/undo_kick", "topic=t&channel=c&kick=1@evil:80", status=400)
 
