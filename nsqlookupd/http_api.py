@@ -223,7 +223,7 @@ class _Monitoring:
         return plain("OK") if self._is_ready() else plain("stopping", status=503)
 
     async def info(self, request: Request) -> Response:
-        return json({"version": NSQ_VERSION, "release": suite_version()})
+        return json({"version": NSQ_VERSION})
 
     async def metrics(self, request: Request) -> Response:
         with in_turn(self._turn):

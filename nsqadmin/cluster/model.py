@@ -236,7 +236,6 @@ class Lookupd:
     nodes_left_out: int = 0  # number of listed nodes beyond --max-nodes; we don't poll them
     topics_left_out: int = 0  # number of listed topics beyond our limit; we don't show them
     version: str = ""
-    release: str = ""  # of nsq-suite
     topics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
 

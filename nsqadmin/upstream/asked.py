@@ -133,7 +133,6 @@ class AskedLookupd(Asked):
     nodes_left_out: int = 0
     topics_left_out: int = 0
     version: str = ""
-    release: str = ""
     index: str = ""  # of its list of nodes; NSQ's has none
     is_watched: bool = False
 

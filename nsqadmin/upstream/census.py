@@ -132,8 +132,7 @@ class Census:
         listed = await self._upstream.in_slices(listing)
         state.retired = retired_in(nodes)
         names = await self._upstream.in_slices(names_in(await ask("/topics"), "topics"))
-        info = unwrapped(await ask("/info"))
-        state.version, state.release = (str(info.get(name) or "") for name in ("version", "release"))
+        state.version = str(unwrapped(await ask("/info")).get("version") or "")
         state.producers, state.nodes_left_out = listed.producers, listed.left_out
         state.topics, state.topics_left_out = names[:MOST_NAMES], max(len(names) - MOST_NAMES, 0)
 

@@ -143,7 +143,6 @@ def lookupd_to_show(address: str, asked: AskedLookupd) -> Lookupd:
         nodes_left_out=asked.nodes_left_out,
         topics_left_out=asked.topics_left_out,
         version=asked.version,
-        release=asked.release,
         topics=tuple(asked.topics),
         nodes=tuple(producer.address for producer in asked.producers),
     )

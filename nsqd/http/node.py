@@ -124,7 +124,6 @@ class NodeEndpoints:
         return json(
             {
                 "version": NSQ_VERSION,
-                "release": suite_version(),
                 "broadcast_address": options.broadcast_address,
                 "hostname": self._node.hostname,
                 "http_port": self._node.http_port,
@@ -207,8 +206,9 @@ class NodeEndpoints:
             snapshot = only_about(query.get("topic", ""), snapshot)
         memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None
         if query.get("format") == "json":
-            more: dict[str, object] = {"release": suite_version()}
-            more |= {"draining": True} if self._is_draining() else {}
+            more: dict[str, object] = {"draining": True} if self._is_draining() else {}
+            if query.get("ages") == "true":  # NSQ's answer has no such member
+                more["release"] = suite_version()
             more |= self._worker
             if not request.is_limited:
                 more |= _policy_members(self._policy, ages=query.get("ages") == "true")

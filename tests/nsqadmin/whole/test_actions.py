@@ -113,7 +113,7 @@ def test_a_silent_node_is_listed_waited_for_and_explained(cluster: Cluster) -> N
         assert all(step["done"] for step in steps[:-1])
         receipt = "".join(lines[4:])
         assert f"done on 2 of 3 nodes, asked, no answer: {silent}" in receipt
-        assert "it hangs or is overloaded, and may still do so when it goes on" in receipt
+        assert "it hangs or is overloaded, and may still do this later" in receipt
         assert "<details><summary>The original error</summary><pre>Post" in receipt
         assert ">Close</a>" in receipt
     finally:

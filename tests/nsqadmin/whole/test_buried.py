@@ -264,7 +264,7 @@ def test_a_kick_is_taken_back_as_far_as_nobody_has_got_its_messages(two: Two, se
     assert "undo_kick" not in two.text()
     assert "it is too late" in two.post("/actions/undo_kick", undo_of(receipt))
     words = [it["text"] for it in two.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]]
-    assert f"took back a kick of t/c: {kicked - 3} of {kicked} messages are buried again" in words
+    assert f"undid a kick of t/c: {kicked - 3} of {kicked} messages buried again" in words
     two.post("/actions/undo_kick", "topic=t&channel=c", status=400)
     two.post("/actions/undo_kick", "topic=t&channel=c&kick=1@evil:80", status=400)
 

@@ -52,7 +52,7 @@ def act_on_a_group(it: Cluster, node: Nsqd) -> None:
         return channel["held_count"], channel.get("buried_count", 0)
 
     plan = it.page("/actions/bury_group?topic=t&channel=c&group=acme")
-    assert "Bury what waits of the group acme in t/c" in plan
+    assert "Bury the group acme in t/c" in plan
     assert held() == (3, 0)
     receipt = post("bury_group", "group=acme&confirmed=yes")
     assert "4 messages buried; 2 left as they are, as a consumer has them" in receipt

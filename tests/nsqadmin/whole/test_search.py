@@ -185,7 +185,7 @@ def test_all_hits_of_a_search_go_to_one_channel(admin: Nsqadmin, cluster: Cluste
     [
         ([("topic", "orders")], "no message is selected"),
         ([("topic", "nosuch"), ("pick", "1@n")], "there is no topic nosuch"),
-        ([("topic", "orders"), ("pick", "1@evil:80"), ("to", "channel:billing")], "no node is known as evil:80"),
+        ([("topic", "orders"), ("pick", "1@evil:80"), ("to", "channel:billing")], "no node has the address evil:80"),
         ([("topic", "orders"), ("pick", "nonsense")], "expected sequence@node"),
         ([("topic", "orders"), ("pick", "0-99999@n")], "at most 10,000 at once"),
         ([("topic", "orders"), ("pick", "1@{node}"), ("to", "channel:nosuch")], "has no channel nosuch"),
