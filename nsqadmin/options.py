@@ -166,8 +166,7 @@ def _check_address(flag: str, address: str) -> None:
     except AddressError as error:
         raise StartupError(f"failed to resolve --{flag} ({address}) - {error}") from error
     if where.is_unix:
-        reason = "too many colons in address" if address.count(":") > 1 else "missing port in address"
-        raise StartupError(f"failed to resolve --{flag} ({address}) - address {address}: {reason}")
+        raise StartupError(f"failed to resolve --{flag} ({address}) - address {address}: missing port in address")
 
 
 def _check_recipients(flag: str, entries: tuple[str, ...]) -> None:

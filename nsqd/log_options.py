@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nsqcommon.durations import parse_duration
+from nsqcommon.durations import parse_long_duration
 from nsqcommon.options import (
     DURATION,
     INTEGER,
@@ -59,7 +59,7 @@ def _retention_in(entry: str) -> tuple[Nanoseconds, int] | None:
     except ValueError:
         pass
     try:
-        duration = parse_duration(word)
+        duration = parse_long_duration(word)
     except ValueError:
         return None
     return (duration, 0) if duration >= 0 else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nsqcommon.handshake import TlsServer
 from nsqcommon.startup import StartupError
 from nsqcommon.streams.tls import SecureLayer, TlsLayer
+from nsqcommon.version import how_to_install
 
 if TYPE_CHECKING:
     from nsqd.options import Options
@@ -53,7 +54,7 @@ def _any_certificate(options: Options) -> Callable[[], SecureLayer]:
     except ImportError as error:
         raise StartupError(
             "failed to build TLS config - --tls-client-auth-policy=require needs pyOpenSSL: "
-            "pip install 'nsq-suite[any-client-certificate]'"
+            + how_to_install("any-client-certificate")
         ) from error
     try:
         return any_certificate.layer_maker(

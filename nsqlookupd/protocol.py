@@ -29,6 +29,7 @@ from nsqcommon.wire.lookup import (
     unreachable_reply,
 )
 from nsqcommon.wire.names import decode_name
+from nsqcommon.wire.wrong_port import HTTP_REQUESTS
 from nsqlookupd.registry import CLIENT, Registration
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ class LookupProtocol:
         self._note("info", "CLIENT(%s): desired protocol magic '%s'", self.id, _shown(magic))
         if magic != MAGIC:
             self._outgoing.append(encode_reply(Fault.BAD_PROTOCOL.encode()))
-            self._note("error", "client(%s) bad protocol magic '%s'", self.id, _shown(magic))
+            hint = " (an HTTP request: HTTP has another port)" if magic in HTTP_REQUESTS else ""
+            self._note("error", "client(%s) bad protocol magic '%s'%s", self.id, _shown(magic), hint)
             self.state = ProtocolState.CLOSED
             return False
         self.state = ProtocolState.COMMAND

@@ -24,7 +24,7 @@ import trio
 from nsqcommon.entry import HELD_SIGNALS, release_signals
 from nsqcommon.options import HelpRequested, UsageError, read_flags
 from nsqcommon.startup import StartupError
-from nsqcommon.version import NSQ_VERSION
+from nsqcommon.version import DISTRIBUTION, NSQ_VERSION, suite_version
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +96,14 @@ def run_tool(
             raise StartupError(f"unknown arguments: [{' '.join(flags.rest)}]")
         flags.options.check_first()
         if flags.wants_version:
-            sys.stdout.write(f"{program} v{NSQ_VERSION}\n")
+            sys.stdout.write(f"{program} v{NSQ_VERSION} ({DISTRIBUTION} {suite_version()})\n")
             return 0
         flags.options.check()
     except HelpRequested as request:
         sys.stdout.write(f"{request.usage}\n")
         return 0
     except UsageError as error:
-        sys.stderr.write(f"{error.message}\n{error.usage}\n")
+        sys.stderr.write(f"{error.line(program)}\n")
         return error.exit_status
     except StartupError as error:
         log.critical("%s", error)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import trio
 
-from nsqcommon.durations import parse_duration
+from nsqcommon.durations import parse_long_duration
 from nsqcommon.http_client import HttpFailed, OpenAnswer, open_answer
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.history import MSGPACK, BadHistory, End, Gap, HistoryReader, LogRange, StoredBatch
@@ -53,7 +53,7 @@ def parse_position(flag: str, text: str, now: datetime) -> str:
     if _TIME.fullmatch(text):
         return text
     try:
-        ago = timedelta(microseconds=abs(parse_duration(text)) / 1000)
+        ago = timedelta(microseconds=abs(parse_long_duration(text)) / 1000)
     except ValueError:
         raise StartupError(
             f"--{flag} should be earliest, latest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)"

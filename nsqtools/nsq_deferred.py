@@ -17,7 +17,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqcommon.durations import MILLISECOND, parse_duration
+from nsqcommon.durations import MILLISECOND, parse_long_duration
 from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.extensions import is_valid_key
@@ -127,7 +127,7 @@ class Options(ClusterOptions):
     def defer_ms(self) -> int:
         """Return the delay of `due`. Raise StartupError."""
         try:
-            delay = parse_duration(self.defer)
+            delay = parse_long_duration(self.defer)
         except ValueError as error:
             raise StartupError(f"--defer: {error}") from error
         if delay < 0:
@@ -145,7 +145,7 @@ def due_time(flag: str, text: str, now: datetime) -> float | None:
             if found.tzinfo is None:
                 raise ValueError
         else:
-            found = now + timedelta(microseconds=parse_duration(text) / 1000)
+            found = now + timedelta(microseconds=parse_long_duration(text) / 1000)
     except (ValueError, OverflowError):
         raise StartupError(f"--{flag} should be a time (2026-03-01T12:00:00Z), or 1h (an hour from now)") from None
     return found.timestamp() * 1e9

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nsqcommon.version import how_to_install
 from nsqtools.outbox import OutboxRow
 from nsqtools.outbox_sql import POSTGRES, SQLITE, Statements, quoted_table
 
@@ -197,7 +198,7 @@ def _postgres(url: str) -> DatabaseConnection:
     try:
         import psycopg
     except ImportError as error:
-        raise DatabaseWrong("Postgres needs psycopg: pip install 'nsq-suite[outbox]'") from error
+        raise DatabaseWrong(f"Postgres needs psycopg: {how_to_install('outbox')}") from error
     rest = url.partition("://")[2]
     try:
         connection = psycopg.connect(

@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 import trio
 
 from nsqclient import NSQError, Producer
-from nsqcommon.durations import HOUR, MINUTE, SECOND, Nanoseconds, parse_long_duration
-from nsqcommon.option_kinds import DURATION, OptionKind
+from nsqcommon.durations import HOUR, MINUTE, SECOND, Nanoseconds
+from nsqcommon.option_kinds import DURATION
 from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqtools import flags
@@ -62,15 +62,6 @@ _UNKNOWN: Final = "outcome unknown: not answered in time, and the node may have 
 T = TypeVar("T")
 
 
-def _parse_keep(text: str) -> Nanoseconds:
-    return parse_long_duration(text)
-
-
-LONG_DURATION: Final[OptionKind[Nanoseconds]] = OptionKind(
-    word="duration", parse=_parse_keep, convert=DURATION.convert, show=DURATION.show
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ToolOptions):
     database: str = option("", "postgresql://... (as in libpq) or sqlite:///path")
@@ -82,7 +73,7 @@ class Options(ToolOptions):
     batch_size: int = option(200, "maximum number of rows in flight", at_least=1)
     delete: bool = option(False, "delete sent rows, instead of setting sent_at")
     keep: Nanoseconds = option(
-        0, "delete rows this long after they were sent: 12h, 7d; 0: keep them", kind=LONG_DURATION, at_least=0
+        0, "delete rows this long after they were sent: 12h, 7d; 0: keep them", kind=DURATION, at_least=0
     )
     create_table: bool = option(False, "print the table's schema, create the table if it is missing, and exit")
     repeat_unknown: bool = option(False, "publish rows with an unknown outcome again, which may duplicate them")

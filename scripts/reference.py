@@ -37,13 +37,13 @@ nsqd --data-path=/var/lib/nsq --ack=synced --lookupd-tcp-address=10.0.0.5:4160
 ```
 
 A flag has one dash or two. Its value follows `=` or is the next argument. A flag without a type in the table is a bool: `--flag` or `--flag=false`.
-You can give a list several times. The first argument that isn't a flag ends the flags, as in NSQ.
+You can give a list several times. An argument that isn't a flag is refused.
 
 If a flag is absent, its value comes from the environment, then from the TOML file of `--config`, then from the default.
 The environment variable of `--tcp-address` is `NSQD_TCP_ADDRESS`; a list has commas.
 The key in the TOML file and under `/config/` is the flag with `_` for `-`, unless the table has another one; a warning names unknown keys.
 
-Durations are Go's: `300ms`, `1.5h`, `1m30s500ms`. In the TOML file an integer is milliseconds.
+Durations are Go's, and may begin with days: `300ms`, `1.5h`, `1m30s500ms`, `7d`, `1d12h`. In the TOML file an integer is milliseconds.
 Whole numbers may be `0x`, `0o` or `0b`, with `_` between the digits.
 """
 
@@ -85,7 +85,7 @@ nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150 -n 10
 
 A flag has one dash or two. Its value follows `=` or is the next argument. A flag without a type in the table is a bool: `--flag` or `--flag=false`.
 You can give a list several times; of any other flag the last one counts.
-Durations are Go's: `300ms`, `1.5h`, `1m30s`.
+Durations are Go's, and may begin with days: `300ms`, `1.5h`, `1m30s`, `7d`.
 Tools read no configuration file and no environment variables. Each has `--help` and `--version`.
 
 Standard output carries data only; all messages go to standard error.
@@ -153,7 +153,7 @@ ABOUT_CLIENT: Final = """\
 # Settings of nsqclient
 
 In code, settings are fields of `nsqclient.Config`; times are in seconds.
-`Config.from_options` and the tools' `--consumer-opt` and `--producer-opt` take NSQ's names and texts: durations are Go's, `-` and `_` are the same.
+`Config.from_options` and the tools' `--consumer-opt` and `--producer-opt` take NSQ's names and texts: durations are Go's or have days, `-` and `_` are the same.
 
 ```python
 config = nsqclient.Config(max_in_flight=100, max_attempts=10)

@@ -20,6 +20,8 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final, TypeVar
 
@@ -30,7 +32,7 @@ from nsqcommon.entry import HELD_SIGNALS, hold_signals, release_signals
 from nsqcommon.memory import return_unused, share_one_heap
 from nsqcommon.passwords import mask_passwords
 from nsqcommon.startup import StartupError, TakenOver
-from nsqcommon.version import NSQ_VERSION
+from nsqcommon.version import DISTRIBUTION, NSQ_VERSION, suite_version
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +86,13 @@ def run_daemon(
         sys.stdout.write(f"{version_line(program)}\n")
         return 0
     except options.UsageError as error:
-        sys.stderr.write(f"{mask_passwords(error.message)}\n{error.usage}\n")
+        sys.stderr.write(f"{mask_passwords(error.line(program))}\n")
         return error.exit_status
     except StartupError as error:
         log.critical("%s", error)
         return 1
     logs.configure(prefix=chosen.log_prefix, level=chosen.log_level, log_format=chosen.log_format)
+    name_process(program)
     logs.skip_unused_record_fields()
     raise_file_limit()
     share_one_heap()
@@ -98,9 +101,19 @@ def run_daemon(
     return _run(program, run, chosen)
 
 
+def name_process(name: str) -> None:
+    """Set the name that `ps`, `top` and `pgrep` show, of up to 15 characters; otherwise it may be Python's."""
+    with suppress(OSError):  # only Linux has it
+        Path("/proc/self/comm").write_text(name[:15], encoding="ascii")
+
+
 def version_line(program: str) -> str:
-    """Return the line for `--version` and the start of the log: `nsqd v1.3.0 (built w/python3.11.7)`."""
-    return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
+    """Return the line for `--version` and the start of the log.
+
+    For example, `nsqd v1.3.0 (built w/python3.11.7, nsq-suite 0.2.0)`: first NSQ's version, which clients check and
+    scripts parse, and then ours.
+    """
+    return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()}, {DISTRIBUTION} {suite_version()})"
 
 
 async def wait_for_signal() -> signal.Signals:

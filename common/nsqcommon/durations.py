@@ -16,6 +16,8 @@ MINUTE: Final[Nanoseconds] = 60 * SECOND
 HOUR: Final[Nanoseconds] = 60 * MINUTE
 DAY: Final[Nanoseconds] = 24 * HOUR
 
+DURATION_EXAMPLES: Final = "500ms, 90s, 1h30m or 7d"
+
 _INT64: Final = range(-(2**63), 2**63)
 
 
@@ -67,13 +69,19 @@ def parse_duration(text: str) -> Nanoseconds:
 
 
 def parse_long_duration(text: str) -> Nanoseconds:
-    """Parse a duration that may begin with days: `7d`, `1d12h`, `90m`. Raises ValueError."""
+    """Parse a duration that may begin with days: `7d`, `1d12h`, `90m`. Raises ValueError with examples."""
     days, is_long, rest = text.rpartition("d")
-    if not is_long:
-        return parse_duration(text)
-    if not days.isascii() or not days.isdigit():
-        raise ValueError("parse error")
-    return int(days) * DAY + (parse_duration(rest) if rest else 0)
+    try:
+        if not is_long:
+            return parse_duration(text)
+        if not days.isascii() or not days.isdigit() or rest[:1] in ("+", "-"):
+            raise ValueError
+        duration = int(days) * DAY + (parse_duration(rest) if rest else 0)
+        if duration not in _INT64:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"expected a duration such as {DURATION_EXAMPLES}") from None
+    return duration
 
 
 def format_duration(duration: Nanoseconds) -> str:

@@ -50,4 +50,6 @@ def needs_extra(program: str, extra: str) -> Iterator[None]:
         missing = (error.name or "").partition(".")[0]
         if not missing or missing in _OURS:
             raise
-        sys.exit(f"{program}: {missing} is not installed; it comes with: pip install 'nsq-suite[{extra}]'")
+        from nsqcommon.version import how_to_install  # not before the signals are held
+
+        sys.exit(f"{program}: {missing} is not installed; it comes with: {how_to_install(extra)}")

@@ -1,7 +1,8 @@
 """Addresses and listening sockets, with NSQ's rules and error texts.
 
 If an address splits into host:port (with brackets around an IPv6 host), it is a TCP address; otherwise it is the path
-of a unix socket. This module opens listeners, but doesn't accept their connections.
+of a unix socket. Unlike NSQ, we refuse a path that is more likely a host without a port. This module opens listeners,
+but doesn't accept their connections.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ BACKLOG: Final = 4096
 
 _IDLE_TIME: Final[int] = getattr(socket, "TCP_KEEPALIVE" if sys.platform == "darwin" else "TCP_KEEPIDLE")
 _KEEP_ALIVE: Final = 15  # seconds; with the kernel's default, a dead machine would stay in every list for two hours
+
+_SOCKET_NAMES: Final = (".sock", ".socket")
 
 # Python has no single type for the result of getsockname().
 SocketName = Any
@@ -58,6 +61,9 @@ def parse_address(text: str) -> Address:
         raise AddressError("empty address")
     parts = _split_host_port(text)
     if parts is None:
+        if not ("/" in text or text.startswith("@") or text.endswith(_SOCKET_NAMES)):
+            reason = "missing port" if text.startswith("[") or text.count(":") < 2 else "too many colons"
+            raise AddressError(f"address {text}: {reason} in address")
         return Address(path=text)
     host, port = parts
     if port and not (port.isascii() and port.isdigit()):
@@ -83,7 +89,10 @@ def bind(address: Address | str, *, listens: bool = True) -> socket.socket:
             _listen_or_close(listener)
         return listener
     except AddressError as error:
-        raise ListenError(f"listen ({address}) failed - listen {network}: {error}") from error
+        text = f"listen ({address}) failed - listen {network}: {error}"
+        if str(error).endswith(" in address"):
+            text += f"; expected host:port, or ./{address} for a unix socket of that name"
+        raise ListenError(text) from error
     except OSError as error:
         raise ListenError(f"listen ({address}) failed - listen {network} {address}: {_cause(error)}") from error
 

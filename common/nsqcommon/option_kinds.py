@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from nsqcommon import nsq_json
-from nsqcommon.durations import MILLISECOND, Nanoseconds, format_duration, parse_duration
+from nsqcommon.durations import MILLISECOND, Nanoseconds, format_duration, parse_long_duration
 from nsqcommon.logs import LogLevel
 from nsqcommon.passwords import mask_option
 from nsqcommon.startup import StartupError
@@ -115,7 +115,7 @@ def _convert_string(value: object) -> str:
 
 def _convert_duration(value: object) -> Nanoseconds:
     if isinstance(value, str):
-        return parse_duration(value)
+        return parse_long_duration(value)
     return _convert_integer(value) * MILLISECOND
 
 
@@ -170,7 +170,9 @@ BOOLEAN: Final = OptionKind(
 INTEGER: Final = OptionKind(word="int", parse=_parse_integer, convert=_convert_integer)
 FLOAT: Final = OptionKind(word="float", parse=_parse_float, convert=_convert_float, show=lambda value: f"{value:g}")
 STRING: Final = OptionKind(word="string", parse=str, convert=_convert_string, render=mask_option)
-DURATION: Final = OptionKind(word="duration", parse=parse_duration, convert=_convert_duration, show=format_duration)
+DURATION: Final = OptionKind(
+    word="duration", parse=parse_long_duration, convert=_convert_duration, show=format_duration
+)
 STRINGS: Final[OptionKind[tuple[str, ...]]] = OptionKind(
     word="value",
     parse=lambda text: (text,),

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
 
 from nsqcommon.durations import (
+    DURATION_EXAMPLES,
     HOUR,
     MICROSECOND,
     MILLISECOND,
@@ -106,7 +107,10 @@ TableT = TypeVar("TableT", bound="DataclassInstance")
 
 
 class UsageError(Exception):
-    """The command line is wrong: print the message and the usage to stderr, and exit with status 2."""
+    """The command line is wrong: print the message to stderr, and exit with status 2.
+
+    Unlike Go's `flag` package, daemons and tools don't print `usage`: among 200 lines, users would miss the message.
+    """
 
     exit_status: Final = 2
 
@@ -114,6 +118,9 @@ class UsageError(Exception):
         super().__init__(message)
         self.message = message
         self.usage = usage
+
+    def line(self, program: str) -> str:
+        return f"{program}: {self.message}; see {program} --help"
 
 
 class HelpRequested(Exception):
@@ -263,9 +270,11 @@ def parse(options_class: type[OptionsT], argv: Sequence[str], environ: Mapping[s
     """
     table = table_of(options_class)
     flags = CommandLine(table, usage(program, table), has_file=True)
-    flags.read(argv)
+    left = flags.read(argv)
     if flags.wants_version:
         raise VersionRequested
+    if any(left):  # Go's programs ignore it, and all flags after it; an empty one is an unset variable of a script
+        raise UsageError(f"unexpected argument {_quoted(left[0])}", usage(program, table))
     config = flags.config if flags.config is not None else environ.get(variable_of(program, "config"), "")
     values = {
         **_read_file(config, table),
@@ -341,11 +350,19 @@ class CommandLine:
             elif flag in ("h", "help"):
                 raise HelpRequested(self._usage)
             else:
-                self._refuse(f"flag provided but not defined: -{flag}")
+                self._refuse(f"flag provided but not defined: -{flag}{self._similar(flag)}")
         if left and left[-1] == "--":
             left.pop()
             self.is_over = True
         return tuple(reversed(left))
+
+    def _similar(self, flag: str) -> str:
+        """Return a hint at the flag that was probably meant, or ""."""
+        from difflib import get_close_matches  # only needed for a mistake
+
+        known = [*self._rows, *(["config"] if self._has_file else []), "help", "version"]
+        found = get_close_matches(flag.replace("_", "-"), known, n=1)
+        return f" (did you mean --{found[0]}?)" if found else ""
 
     def _set(self, row: Option, value: str | None, left: list[str]) -> None:
         if row.kind.is_bare and value is None:
@@ -490,7 +507,11 @@ def tool_usage(program: str, table: Sequence[Option], closing: str) -> str:
 
 
 def _usage(program: str, table: Sequence[Option], others: Sequence[tuple[str, str, str, str]], closing: str) -> str:
-    return "\n".join([f"Usage of {program}:", *flag_lines(table, others), "", closing])
+    durations = (
+        f"A duration has units, such as {DURATION_EXAMPLES}." if any(row.kind is DURATION for row in table) else ""
+    )
+    lines = [f"Usage of {program}:", *flag_lines(table, others)]
+    return "\n".join([*lines, *(f"\n{text}" for text in (durations, closing) if text)])
 
 
 def flag_lines(table: Sequence[Option], others: Sequence[tuple[str, str, str, str]]) -> list[str]:

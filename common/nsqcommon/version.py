@@ -14,6 +14,11 @@ DISTRIBUTION: Final = "nsq-suite"
 _CLIENT: Final = "nsqclient"  # released together, with the same version, for people who need only the client
 
 
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra, for error messages. nsq-suite isn't on PyPI yet."""
+    return f"pip install '.[{extra}]', in a checkout of {DISTRIBUTION}"
+
+
 @cache  # finding the version reads folders, and each scrape of /metrics needs it
 def suite_version() -> str:
     """Return our own version, or "unknown" in a source tree that was never installed."""

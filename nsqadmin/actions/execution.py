@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _SERVER_ERROR: Final = 500
 _NOT_CONNECTED: Final = "dial tcp"  # in Go's errors before anything was sent
-_STILL_TO_COME: Final = "Asked, no answer in time: it hangs or is overloaded, and may still do so when it goes on."
+_STILL_TO_COME: Final = "No answer in time: it hangs or is overloaded, and may still do this later."
 _CREATIONS: Final = frozenset((Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL))
 # NSQ sends notifications of these even if no node could be called.
 _ALWAYS_NOTIFIED: Final = frozenset(
@@ -232,7 +232,7 @@ class Executor:
         try:
             state = await steps.look(call.address) if steps.look is not None else None
         except UpstreamError as error:
-            why = f"{explain(call.address, error)} So it was not asked to do anything."
+            why = f"{explain(call.address, error)} Nothing was changed there."
             step = replace(_step(call, error), may_follow=False, why=why)
             steps.told(step)
             return step

@@ -416,7 +416,9 @@ def _consequences(
     if action.kind in (Kind.DELETE_TOPIC, Kind.REMOVE_FROM_NODE):
         yield from _who_recreates_it(snapshot, action, topic, meant)
     if action.kind == Kind.EMPTY_TOPIC and topic is not None and topic.channels:
-        yield Consequence(text="Its channels keep their messages: only messages that no channel has got yet are lost.")
+        yield Consequence(
+            text="Its channels keep their messages: only messages that no channel has received yet are lost."
+        )
     if action.kind in (Kind.PAUSE_TOPIC, Kind.PAUSE_CHANNEL):
         yield from _what_a_pause_does(action, topic, channel)
     if action.kind in _CREATIONS:
@@ -440,14 +442,14 @@ def _who_is_silent(
             continue
         text = f"{address} does not answer. "
         if can_be_undone(action):
-            text += "It is skipped unless it can report what an undo needs: nothing changes there."
+            text += "It is skipped, unless it reports the state that an undo needs."
         else:
-            text += "It is asked all the same: if it only hangs, it may still do so when it goes on."
+            text += "It is asked anyway: if it only hangs, it may still do this later."
         if address in having:
             kind = Kind.DELETE_TOPIC if channel is None else Kind.DELETE_CHANNEL
             waiting = _messages_lost(replace(action, kind=kind), topic, channel, (address,))
             had = _counted(waiting, "message")
-            text += f" It had {had} of this when it last answered, and brings back what it has when it returns."
+            text += f" It had {had} of this when it last answered; they reappear when it returns."
         yield Consequence(text=text, severity=Severity.WARNING)
 
 
@@ -456,14 +458,14 @@ def _what_is_lost(action: Action, topic: Topic | None, lost: int) -> Iterable[Co
         yield Consequence(text="No message is waiting there now.")
     elif action.kind is Kind.SEEK_CHANNEL:
         yield Consequence(
-            text=f"{_counted(lost, 'message')} waiting in the channel now will be forgotten, and delivered only if the new place lies before them.",
+            text=f"{_counted(lost, 'message')} waiting in the channel now will be skipped, unless the new place is before them.",
             severity=Severity.WARNING,
         )
     else:
-        yield Consequence(text=f"{_counted(lost, 'message')} will be gone.", severity=Severity.PROBLEM)
+        yield Consequence(text=f"{_counted(lost, 'message')} will be deleted.", severity=Severity.PROBLEM)
     if action.kind is Kind.DELETE_TOPIC and topic is not None and topic.channels:
         names = ", ".join(channel.name for channel in topic.channels)
-        yield Consequence(text=f"Its channels go with it: {names}.", severity=Severity.PROBLEM)
+        yield Consequence(text=f"Its channels are deleted with it: {names}.", severity=Severity.PROBLEM)
 
 
 def _what_can_be_undone(
@@ -543,14 +545,14 @@ def _what_a_creation_does(
     snapshot: Snapshot, action: Action, topic: Topic | None, meant: Sequence[str]
 ) -> Iterable[Consequence]:
     if topic is not None and (action.kind is Kind.CREATE_TOPIC or topic.channel(action.channel) is not None):
-        yield Consequence(text="It exists already: nothing changes where it is.")
+        yield Consequence(text="It exists already. Nodes that have it are not changed.")
     if not snapshot.has_lookupds and not meant:
         yield Consequence(
             text="There is no nsqlookupd: choose the nodes on which to create it.", severity=Severity.WARNING
         )
     elif not meant:
         yield Consequence(
-            text="It is only entered in the directory: a node creates it when a client publishes or subscribes there. Choose nodes to create it at once."
+            text="Only the name is registered: a node creates it when a client publishes or subscribes there. Choose nodes to create it now."
         )
     elif action.kind is Kind.CREATE_CHANNEL and topic is not None and topic.depth and not topic.channels:
         yield Consequence(text=f"It gets the {_counted(topic.depth, 'message')} waiting in the topic.")
@@ -569,7 +571,7 @@ def _what_a_move_does(snapshot: Snapshot, meant: Sequence[str]) -> Iterable[Cons
 
 def _what_forgetting_does(action: Action) -> Iterable[Consequence]:
     if action.into:
-        yield Consequence(text=f"The messages that it has put into {action.into} stay, and it keeps its own place.")
+        yield Consequence(text=f"Messages that it has written to {action.into} stay, and it keeps its own place.")
     yield Consequence(text="Only nsqd's record of it is removed. If it still runs, its next report brings it back.")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SERVER_ERROR: Final = 500
 _WHAT: Final = "restore_channel"  # nsqd's word in its record of changes
 _NO_STATE: Final = {
-    "NOT_FOUND": "it keeps no history: it is NSQ's own nsqd, or an older one of ours",
+    "NOT_FOUND": "it keeps no history: it is a Go nsqd or an older version",
     "TOO_MANY": "its channel has more than 10,000 gaps and requeued or deferred messages",
 }
 _NOT_RESTORED: Final = {

@@ -27,7 +27,7 @@ UNSEEN: Final[Mapping[str, str]] = {
     "empty_topic": "was emptied",
     "empty_channel": "was emptied",
     "seek_channel": "was moved",
-    "restore_channel": "got back what it had",
+    "restore_channel": "was restored",
 }
 _PAUSING: Final = frozenset(("paused", "unpaused")) | _CAUSES["paused"] | _CAUSES["unpaused"]
 _COMING_AND_GOING: Final = (frozenset(_CAUSES) | frozenset().union(*_CAUSES.values())) - _PAUSING

@@ -93,7 +93,7 @@ def _topics(before: Snapshot, now: Snapshot) -> Iterator[Activity]:
 
 def _channels(before: Topic, now: Topic, at: float) -> Iterator[Activity]:
     if before.paused is not now.paused:
-        yield _paused(at, f"topic {now.name}", before.paused, now.paused, topic=now.name)
+        yield _paused(at, f"topic {now.name}", before, now, topic=now.name)
     known = {channel.name: channel for channel in before.channels}
     for channel in now.channels:
         if channel.name.startswith(TAIL_PREFIX):
@@ -118,7 +118,7 @@ def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Ac
         text = f"{what} has paused itself on {', '.join(sorted(stopped))}: {now.paused_why}"
         yield Activity(at=at, what=PAUSED_ITSELF, text=text, topic=now.topic, channel=now.name)
     elif before.paused is not now.paused:
-        yield _paused(at, what, before.paused, now.paused, topic=now.topic, channel=now.name)
+        yield _paused(at, what, before, now, topic=now.topic, channel=now.name)
     if before.client_count and not now.client_count:
         text = f"the last consumer of {what} has left"
         yield Activity(at=at, what="consumers_gone", text=text, topic=now.topic, channel=now.name)
@@ -131,12 +131,15 @@ def _stopped_itself(channel: Channel) -> set[str]:
     return {row.node for row in channel.nodes if row.paused and row.paused_why}
 
 
-def _paused(at: float, what: str, before: Paused, now: Paused, *, topic: str, channel: str = "") -> Activity:
+def _paused(
+    at: float, what: str, before: Topic | Channel, now: Topic | Channel, *, topic: str, channel: str = ""
+) -> Activity:
+    on = f"on {sum(row.paused for row in now.nodes)} of {len(now.nodes)} nodes"
     word, text = {
         Paused.YES: ("paused", "is paused"),
-        Paused.PARTLY: ("paused", "is paused on some nodes"),
+        Paused.PARTLY: ("paused", f"is paused {on}"),
         Paused.NO: ("unpaused", "is no longer paused"),
-    }[now]
-    if before is Paused.YES and now is Paused.PARTLY:
-        word, text = "unpaused", "is no longer paused on all nodes"
+    }[now.paused]
+    if before.paused is Paused.YES and now.paused is Paused.PARTLY:
+        word, text = "unpaused", f"is now paused only {on}"
     return Activity(at=at, what=word, text=f"{what} {text}", topic=topic, channel=channel)

@@ -143,7 +143,7 @@ class ChannelNumbers:
     message_count: int = number("Messages", _MESSAGES, column="messages", is_nsqs=True, counted=Counted.ARRIVED)
     requeue_count: int = number(
         "Requeued",
-        "Messages that consumers have given back, usually because handling them failed.",
+        "Messages that consumers have requeued, usually because handling them failed.",
         column="requeued",
         is_nsqs=True,
     )
@@ -164,7 +164,7 @@ class ChannelNumbers:
     )
     buried_count: int = number(
         "Buried",
-        "Messages that have failed for good. They stay in the channel with the reason. They aren't delivered, and don't count in the depth, until you kick them back into the channel or discard them. Only a Python nsqd buries messages.",
+        "Messages that have failed for good. They stay in the channel with the reason. They aren't delivered, and don't count in the depth, until you kick them, which requeues them, or discard them. Only a Python nsqd buries messages.",
         column="buried",
         counted=Counted.HELD,
         cell="buried",
@@ -203,13 +203,13 @@ class TopicNumbers:
 
     depth: int = number(  # messages waiting for a first channel, or for the end of the topic's pause
         "Waiting in topic",
-        "Messages that no channel has got yet, because the topic has no channel or is paused. Messages in a channel are counted there.",
+        "Messages that no channel has received yet, because the topic has no channel or is paused. Messages in a channel are counted there.",
         column="depth",
         word="topic-depth",
         is_nsqs=True,
         counted=Counted.HELD,
         metric="depth",
-        help="Messages that no channel has got yet.",
+        help="Messages that no channel has received yet.",
     )
     backend_depth: int = number("On disk", column="disk", is_nsqs=True, counted=Counted.HELD)
     message_count: int = number(
@@ -225,11 +225,11 @@ class TopicNumbers:
     )
     repeat_count: int = number(  # repeats, recognized by their keys and dropped
         "Repeats",
-        "Publishes since this nsqd started whose key it knew: a producer sent them again, and they were not made again.",
+        "Repeated publishes since this nsqd started: it knew their key, so it kept no second message.",
         word="repeats",
         counted=Counted.ARRIVED,
         metric="repeats",
-        help="Publishes since the nodes started whose key was known, so that they were not made again.",
+        help="Repeated publishes since the nodes started: their key was known, so no second message was kept.",
     )
 
     @property

@@ -8,7 +8,7 @@
       │    │    └─ Channel ─ ChannelNode ─ Client
       │    ├─ Producer              a connection that publishes
       │    ├─ Finding               a problem or remark, in words and with its evidence
-      │    ├─ Silent                a node that doesn't answer now: its last known numbers are in all sums
+      │    ├─ Silent                a node that doesn't answer now: totals include its last known values
       │    ├─ Unanswered            a failed request, so that the snapshot lacks something
       │    └─ PausedBy             who paused a topic or a channel
       ├─ Series                     the history of some numbers
@@ -148,6 +148,7 @@ class Node:
     tcp_port: int
     http_port: int
     version: str = ""
+    release: str = ""  # of nsq-suite; empty for a Go nsqd
     region: str = ""
     zone: str = ""
     health: Health = Health.NEVER
@@ -204,7 +205,7 @@ class Node:
             self,
             tombstones=tuple(topic for topic in self.tombstones if sees(topic)),
             error="",
-            own_health=self.own_health if self.own_health in ("", "OK") else "it is not well",
+            own_health=self.own_health if self.own_health in ("", "OK") else "it is unhealthy",
             policy_error="it has mistakes" if self.policy_error else "",
             remote=replace(self.remote, refusal="") if self.remote is not None else None,
             unreachable=("nsqlookupd cannot connect to it",) if self.unreachable else (),
@@ -213,7 +214,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silent:
-    """A node that has topics and doesn't answer now. Its last answer stays in all sums, so that none drops."""
+    """A node that has topics and doesn't answer now. All totals include its last answer, so that none drops."""
 
     node: str
     since: float  # when it first failed to answer
@@ -655,7 +656,7 @@ class Snapshot:
     producers: tuple[Producer, ...] | None = ()  # None: not requested in this sweep
     findings: tuple[Finding, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
-    silent: tuple[Silent, ...] = ()  # the nodes whose last known numbers are in the sums
+    silent: tuple[Silent, ...] = ()  # the nodes whose last known values are in the totals
     pauses: tuple[PausedBy, ...] = ()
     totals: Totals = Totals()
     # False: clients are only known for topics that someone looks at, or that are in trouble.
@@ -765,6 +766,12 @@ class Activity:
     @property
     def is_action(self) -> bool:
         return bool(self.result)
+
+    @property
+    def by(self) -> str:
+        """The user and machine, for people: "ana (10.0.0.9)"."""
+        host = self.remote.rpartition(":")[0] or self.remote
+        return f"{self.user or 'anonymous'} ({host})" if host else self.user or "anonymous"
 
     def is_for(self, sees: Callable[[str], bool]) -> bool:
         """Return True if a user who sees these topics may read it."""

@@ -115,6 +115,7 @@ class NodeAnswer:
     producers: tuple[Producer, ...] | None  # None: not requested
     has_clients: bool  # clients and producers were requested
     version: str = ""
+    release: str = ""  # of nsq-suite
     own_health: str = ""
     policy_digest: str | None = None
     policy_error: str = ""
@@ -230,6 +231,7 @@ def stats_in_slices(
         producers=producers,
         has_clients=has_clients,
         version=text(document.get("version")),
+        release=text(document.get("release")),
         own_health=text(document.get("health")),
         policy_digest=text(document["policy_digest"]) if "policy_digest" in document else None,
         policy_error=text(document.get("policy_error")),

@@ -41,9 +41,9 @@ def growing(channel: Channel, case: Case) -> Iterator[Finding]:
         Severity.PROBLEM if is_large else Severity.WARNING,
         verdict + (f", most often “{_short(reasons[0][0])}”" if reasons else ""),
         "They have failed for good. The tab Buried lists them by reason: when the cause is fixed, kick one to test it, "
-        "and then the rest.",
+        "then the others.",
         number("buried in the last minutes", buried),
-        number("buried in all", channel.buried_count),
+        number("buried in total", channel.buried_count),
         rate("finished", case.mean(Metric.FINISHED, LATELY)),
         *_told(reasons),
         window=LATELY,

@@ -42,7 +42,7 @@ def _paused(channel: Channel, case: Case) -> Iterator[Finding]:
             "D1",
             Severity.WARNING if channel.depth else Severity.INFO,
             "Paused: nothing is delivered",
-            "Unpause it when its consumers may go on.",
+            "Unpause it when its consumers may continue.",
             number("waiting", channel.depth),
             action=Kind.UNPAUSE_CHANNEL,
         )
@@ -278,7 +278,7 @@ def _one_failing(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D18",
         Severity.WARNING,
-        f"{name_of(worst.client)} gives back {numbers.percent(worst.failing)} of its messages{more}",
+        f"{name_of(worst.client)} requeues {numbers.percent(worst.failing)} of its messages{more}",
         "Look at that consumer's log, and for differences: its version, its machine, its network.",
         rate("it requeues", worst.client.requeue_rate or 0.0),
         rate("it finishes", worst.client.finish_rate or 0.0),
@@ -368,8 +368,8 @@ def _unknown_in_part(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         UNKNOWN_IN_PART,
         Severity.INFO,
-        f"Unknown in part: {names} {'does' if len(rows) == 1 else 'do'} not answer",
-        "Nothing is wrong on the nodes that answer. Numbers of the others are their last known ones.",
+        f"Partly unknown: {names} {'does' if len(rows) == 1 else 'do'} not answer",
+        "Nothing is wrong on the nodes that answer. Numbers of the others are their last known values.",
         number("waiting there, last known", sum(row.depth for row in rows)),
         number("consumers there, last known", sum(row.client_count for row in rows)),
     )

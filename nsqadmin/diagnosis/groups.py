@@ -33,8 +33,8 @@ def full_of_held(channel: Channel, case: Case) -> Iterator[Finding]:
         Severity.PROBLEM,
         f"max_held is reached{where}: new messages of all groups wait behind the held ones",
         "Messages are held because others of their groups are in flight or have failed. The tab Groups names the groups "
-        "that hold most: find out why their messages are not finished. There you can move or bury all that waits of one "
-        "group. If they only are many, raise max_held in the policy file.",
+        "that hold most: find out why their messages are not finished. There you can move or bury all waiting messages of one "
+        "group. If there are simply many, raise max_held in the policy file.",
         number("held", sum(row.held_count for row in full)),
         number("groups", sum(row.group_count or 0 for row in full)),
         number("waiting", channel.depth),
@@ -52,7 +52,7 @@ def _nearly_full(channel: Channel, case: Case, rows: Sequence[ChannelNode]) -> I
             Severity.WARNING,
             "max_held is nearly reached: then new messages of all groups wait behind the held ones",
             "The tab Groups names the groups that hold most: find out why their messages are not finished. There you can "
-            "move or bury all that waits of one group. If they only are many, raise max_held in the policy file.",
+            "move or bury all waiting messages of a group. If there are simply many, raise max_held in the policy file.",
             number("held", sum(row.held_count for row in nearly)),
             number("max_held", sum(row.max_held for row in nearly)),
             say("on", ", ".join(row.node for row in nearly)),
@@ -80,9 +80,9 @@ def held_up_by_one(channel: Channel, case: Case) -> Iterator[Finding]:
         yield case.finding(
             "D38",
             Severity.WARNING,
-            f"{name} {'holds' if group.name else 'hold'} most of what is held: {group.held:,} of {row.held_count:,}",
+            f"{name} {'holds' if group.name else 'hold'} most of the held messages: {group.held:,} of {row.held_count:,}",
             "Its messages wait for others of the group, which are in flight or have failed: find out why those are not "
-            "finished. Other groups go on. In the tab Groups you can move or bury all that waits of the group.",
+            "finished. Other groups are not affected. In the tab Groups you can move or bury all waiting messages of the group.",
             number("held", group.held),
             number("in flight", group.in_flight),
             number("to be delivered again", group.again),

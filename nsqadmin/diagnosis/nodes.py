@@ -72,7 +72,6 @@ def about_lookupd(lookupd: Lookupd) -> Iterator[Finding]:
             verdict=f"nsqlookupd {lookupd.address} {_verdict(lookupd)}",
             advice=lookupd.explanation,
             node=lookupd.address,
-            evidence=(say("error", lookupd.error),) if lookupd.error else (),
             since=lookupd.since,
         )
 
@@ -151,7 +150,7 @@ def _sick(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             node,
             "health",
             Severity.PROBLEM,
-            f"{node.address} reports that it is not well",
+            f"{node.address} reports that it is unhealthy",
             "Look at its log; most often it cannot write to its disk.",
             say("it says", node.own_health),
         )
@@ -182,7 +181,7 @@ def _draining(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             "draining",
             Severity.INFO,
             f"{node.address} is draining: it accepts no messages, and delivers its waiting ones",
-            "Its page shows what is left, and when it is safe to stop it.",
+            "Its page shows the messages left, and when it is safe to stop it.",
             number("messages there", node.depth),
         )
 
@@ -231,7 +230,7 @@ def _wrong_clock(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             Severity.WARNING,
             f"The clock of {node.address} is {numbers.duration(abs(node.clock_skew))} {'ahead' if node.clock_skew > 0 else 'behind'}",
             "Ages and latencies are wrong until the clocks agree: check that NTP is running.",
-            say("ahead of ours by", numbers.duration(node.clock_skew)),
+            say("ahead of nsqadmin's by", numbers.duration(node.clock_skew)),
         )
 
 

@@ -29,13 +29,13 @@ _NO_FILE: Final = "no policy file"
 _NOT_ON_DISK: Final = "not on disk, dropped"  # nsqd's name for it
 _OVERFLOWN: Final = (
     "More waits than the policy file allows, so the oldest messages are dropped without having been delivered. Add "
-    "consumers, or raise the bound. What retention still keeps can be delivered again from the topic's messages."
+    "consumers, or raise the limit. You can redeliver messages that retention still keeps from the topic's tab Messages."
 )
 _FULL: Final = "full, dropped"  # nsqd's name for it
 _NO_ROOM: Final = (
-    "The channel is full of messages that no bound drops: they were delivered before, deferred, or given back by an "
+    "The channel is full of messages that no limit drops: they were delivered before, deferred, or requeued by an "
     "operator. So new messages are dropped as they arrive. Find out why the others are not finished, add consumers, or "
-    "raise the bound. What retention still keeps can be delivered again from the topic's messages."
+    "raise the limit. You can redeliver messages that retention still keeps from the topic's tab Messages."
 )
 _NOT_BURIED: Final = (
     "A rule of the policy file would have buried messages (max_attempts, ttl_action, overflow), but an ephemeral channel "
@@ -79,7 +79,7 @@ def rejecting(topic: Topic, case: Case) -> Iterator[Finding]:
         Severity.PROBLEM,
         f"Publishes are refused: {_bounds(refused)} is reached",
         "Publishers get an error until consumers have caught up. Add consumers to the longest channel, or raise its "
-        "bound in the policy file.",
+        "limit in the policy file.",
         *_evidence(refused),
         *fullest,
         number("waiting in the topic", topic.depth),
@@ -175,9 +175,9 @@ def refuses_its_file(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         severity=Severity.WARNING,
         verdict=f"{node.address} has started with a copy of its policy file, because the file is broken"
         if node.policy_is_copy
-        else f"{node.address} refuses its policy file: what held before still holds",
+        else f"{node.address} refuses its policy file: the previous version stays in effect",
         # The text of the error may quote names of topics that a viewer may not see.
-        advice="The node's page lists the mistakes. Correct the file there: nsqd looks for changes every second.",
+        advice="The node's page lists the errors. Correct the file there: nsqd looks for changes every second.",
         node=node.address,
         evidence=(say("in force", _named(node.policy_digest)),),
     )
@@ -210,8 +210,7 @@ def differing_files(snapshot: Snapshot) -> Iterator[Finding]:
                 verdict=f"{address} has another policy file than {whose}"
                 if digest
                 else f"{address} has no policy file, unlike {whose}",
-                advice="Nodes know nothing of each other: put the same file on all of them, and start each with "
-                "--policy-file.",
+                advice="Nodes don't share policies. Deploy the same file to each, and start each with --policy-file.",
                 node=address,
                 others=tuple(told[usual]),
                 evidence=evidence,

@@ -37,7 +37,7 @@ def _store_away(node: Node, copy: RemoteCopy) -> Iterable[Finding]:
             node,
             f"{node.address} gets no answer from its store: topics with ack remote refuse publishes",
             "Look at the store and at the network to it; nsqd remote check on that machine says why. "
-            "Consumers and other topics go on. Publishes are accepted again by themselves when the store answers.",
+            "Consumers and other topics are not affected. Publishes are accepted again by themselves when the store answers.",
             say("store", copy.store),
             say("it says", copy.refusal),
             number("bytes not copied", copy.behind_bytes),

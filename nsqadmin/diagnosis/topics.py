@@ -76,7 +76,7 @@ def _not_handed_over(topic: Topic, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D14",
         Severity.PROBLEM,
-        "nsqd does not hand messages over to the channels",
+        "Messages do not reach the channels",
         "It lacks CPU, or its disk is slow or full: look at the node and at its log.",
         number("waiting in the topic", topic.depth),
         say("on", ", ".join(row.node for row in topic.nodes if row.depth)),

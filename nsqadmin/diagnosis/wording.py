@@ -26,12 +26,12 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D11": ("gets a burst", "get a burst"),
     "D12": ("has consumers that sample", "have consumers that sample"),
     "D13": ("has messages but no channel", "have messages but no channel"),
-    "D14": ("has messages that nsqd does not hand over", "have messages that nsqd does not hand over"),
+    "D14": ("has messages that do not reach its channels", "have messages that do not reach their channels"),
     "D15": ("holds more messages than memory", "hold more messages than memory"),
     "D18": ("has a consumer that fails", "have consumers that fail"),
     "D20": ("has paused itself", "have paused themselves"),
     "D21": ("refuses publishes", "refuse publishes"),
-    "D22": ("loses messages by its bounds", "lose messages by their bounds"),
+    "D22": ("loses messages by its limits", "lose messages by their limits"),
     "D23": ("has messages that expire", "have messages that expire"),
     "D24": ("is deleted soon", "are deleted soon"),
     "D36": ("may hold no more messages of its groups", "may hold no more messages of their groups"),
@@ -40,7 +40,7 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D39": ("buries messages", "bury messages"),
     "D40": ("has buried messages", "have buried messages"),
     "D41": ("has consumers with long work", "have consumers with long work"),
-    "D17": ("is unknown in part", "are unknown in part"),
+    "D17": ("is partly unknown", "are partly unknown"),
 }
 
 

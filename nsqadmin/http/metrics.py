@@ -31,12 +31,12 @@ _OF_CHANNELS: Final = [(f"nsq_channel_{it.metric}", it.help, it.read) for it in 
 _MEASURED_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], float | None]], ...]] = (
     (
         "nsq_channel_oldest_age_seconds",
-        "How long the oldest waiting message has waited; an estimate for nodes that do not tell it.",
+        "How long the oldest waiting message has waited; an estimate for nodes that do not report it.",
         lambda it: it.oldest_age,
     ),
     (
         "nsq_channel_drain_seconds",
-        "Time until the channel is empty if its depth goes on changing like this, without what a policy removes.",
+        "Time until the channel is empty if its depth keeps changing at this rate; messages that a policy removes are not counted.",
         lambda it: it.drain_time,
     ),
     (
@@ -120,10 +120,10 @@ def cluster_metrics(snapshot: Snapshot) -> list[Metric]:
         gauge("nsqadmin_sample_interval_seconds", "Time until the next sample.", snapshot.interval),
         gauge("nsq_problems", "Findings that are problems.", severities.count(Severity.PROBLEM)),
         gauge("nsq_warnings", "Findings that are warnings.", severities.count(Severity.WARNING)),
-        gauge("nsq_nodes_silent", "Nodes whose last known numbers are in the sums.", len(snapshot.silent)),
+        gauge("nsq_nodes_silent", "Nodes whose last known values are in the totals.", len(snapshot.silent)),
         _many(
             "nsq_node_silent_messages",
-            "Waiting messages that a silent node had when it last answered; the sums have them, too.",
+            "Waiting messages that a silent node had when it last answered; the totals include them.",
             [(silent.depth, {"node": silent.node}) for silent in snapshot.silent],
         ),
         _many(
@@ -175,12 +175,12 @@ def _silent_nodes(of_topics: OfTopics, of_channels: OfChannels) -> list[Metric]:
     return [
         _many(
             "nsq_topic_silent_nodes",
-            "Nodes of the topic that do not answer: its sums have their last known numbers.",
+            "Nodes of the topic that do not answer: its totals include their last known values.",
             [(len(it.silent), at) for it, at in of_topics if it.silent],
         ),
         _many(
             "nsq_channel_silent_nodes",
-            "Nodes of the channel that do not answer: its sums have their last known numbers.",
+            "Nodes of the channel that do not answer: its totals include their last known values.",
             [(len(it.silent), at) for it, at in of_channels if it.silent],
         ),
     ]
@@ -190,12 +190,12 @@ def _policy_messages(of_topics: OfTopics, of_channels: OfChannels) -> list[Metri
     return [
         _many(
             "nsq_topic_policy_messages",
-            "What rules of policy files have done to messages that no channel had, or would have done, since the nodes started.",
+            "Effects of policy rules on messages that no channel had, dry runs included, since the nodes started.",
             [(count, {**at, "cause": cause}) for it, at in of_topics for cause, count in it.policy_counts],
         ),
         _many(
             "nsq_channel_policy_messages",
-            "What rules of policy files have done to messages of the channel, or would have done, since the nodes started.",
+            "Effects of policy rules on messages of the channel, dry runs included, since the nodes started.",
             [(count, {**at, "cause": cause}) for it, at in of_channels for cause, count in it.policy_counts],
         ),
     ]

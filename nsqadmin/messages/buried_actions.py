@@ -39,10 +39,10 @@ _WITHOUT_JOB: Final = 2000  # messages that nsqd handles before it answers
 _LEAST_RATE: Final = 0.001
 _IN_ONE_REQUEST: Final = 200  # messages by their ids, so that the URL stays below 8 kB
 _WORDS: Final = {
-    "NOT_FOUND": "it buries nothing: it is NSQ's nsqd, or older than ours",
+    "NOT_FOUND": "it cannot bury messages: it is a Go nsqd or an older version",
     "JOB_UNDER_WAY": "a kick or discard is already running there",
     "FULL": "the channel has no room for them: kick fewer, wait until consumers have made room, or use force",
-    "KICK_NOT_FOUND": "it is too late: the kick was more than 10 minutes ago, there was another one, or nsqd was restarted",
+    "KICK_NOT_FOUND": "it is too late: the kick was more than 10 minutes ago, there was a later one, or nsqd was restarted",
 }
 _kick: Final = re.compile(r"([0-9]{1,16})@(\S+)", re.ASCII).fullmatch
 _pick: Final = re.compile(r"([0-9a-f]{16})@(\S+)", re.ASCII).fullmatch
@@ -76,10 +76,10 @@ VERBS: Final = {
     ),
 }
 STOP: Final = SelectionAction(
-    name="stop_buried", right=Right.OPERATE, does="stop what kicks or discards buried of", done="", words=_WORDS
+    name="stop_buried", right=Right.OPERATE, does="stop kicks and discards of", done="", words=_WORDS
 )
 UNDO: Final = SelectionAction(
-    name="undo_kick", right=Right.OPERATE, does="take back a kick of buried messages of", words=_WORDS
+    name="undo_kick", right=Right.OPERATE, does="undo a kick of buried messages of", words=_WORDS
 )
 ACTIONS: Final = (*VERBS.values(), STOP, UNDO)
 
@@ -181,19 +181,19 @@ class BuriedPlan(SelectionPlan[Share, Taken]):
         text += f" of {self.topic}/{self.channel}"
         text += f" with the reason “{self._public}”" if self._text else ""
         if sum(it.asked for it in results if it.job is not None):
-            text += ", the rest at work" + (f" at {self.wanted.rate:g} a second" if self.wanted.rate else "")
+            text += ", still running" + (f" at {self.wanted.rate:g} a second" if self.wanted.rate else "")
         return text
 
     def outcome(self, results: Sequence[Taken]) -> str:
-        words = f"{numbers.several(sum(it.done for it in results), 'message')} {self.wanted.verb.past}"
+        done = sum(it.done for it in results)
         left = sum(it.asked - it.done for it in results if it.job is not None)
-        return f"{words} so far, {left:,} to go" if left else words
+        return f"{done:,} of {done + left:,} {self.wanted.verb.past}" if left else _counted(done, self.wanted.verb.past)
 
     def answered(self, result: Taken) -> str:
         if result.job is not None:
-            return _at_work(result.job)
+            return _running(result.job)
         left = result.asked - result.done
-        return f"done; {left:,} were not buried any more" if left > 0 else "done"
+        return f"done; {left:,} no longer buried" if left > 0 else "done"
 
     def at_work(self, results: Sequence[Taken]) -> bool:
         return any(it.job is not None for it in results)
@@ -202,8 +202,12 @@ class BuriedPlan(SelectionPlan[Share, Taken]):
         return tuple(f"{it.kick}@{it.node}" for it in results if it.kick and it.done)
 
 
-def _at_work(job: Job) -> str:
-    return "at work" + (f", {numbers.rate(job.rate)}" if job.rate else "")
+def _running(job: Job) -> str:
+    return "running" + (f", {numbers.rate(job.rate)}" if job.rate else "")
+
+
+def _counted(done: int, past: str) -> str:
+    return f"{numbers.several(done, 'message')} {past}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +229,7 @@ class UndoPlan(SelectionPlan[JobsAtNode, Taken]):
 
     @property
     def title(self) -> str:
-        return f"Take back the kick of {self.topic}/{self.channel}"
+        return f"Undo the kick of {self.topic}/{self.channel}"
 
     def conversation(self, share: JobsAtNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
         taken, request = Taken(node=share.node, asked=0), [*self.named, ("kick", share.kick)]
@@ -235,20 +239,20 @@ class UndoPlan(SelectionPlan[JobsAtNode, Taken]):
 
     def noted(self, results: Sequence[Taken]) -> str:
         done, kicked = sum(it.done for it in results), sum(it.asked for it in results)
-        return f"took back a kick of {self.topic}/{self.channel}: {done:,} of {kicked:,} messages are buried again"
+        return f"undid a kick of {self.topic}/{self.channel}: {done:,} of {kicked:,} messages buried again"
 
     def outcome(self, results: Sequence[Taken]) -> str:
-        words = f"{numbers.several(sum(it.done for it in results), 'message')} buried again"
+        words = _counted(sum(it.done for it in results), "buried again")
         if at_work := [it.node for it in results if it.job is not None]:
-            return f"{words} so far; still at work on {', '.join(at_work)}"
+            return f"{words} so far; still running on {', '.join(at_work)}"
         left = sum(it.asked - it.done for it in results)
-        return f"{words}; {left:,} had been delivered, or were dropped, and stay as they are" if left else words
+        return f"{words}; {left:,} already delivered or dropped" if left else words
 
     def answered(self, result: Taken) -> str:
         if result.job is not None:
-            return _at_work(result.job)
+            return _running(result.job)
         left = result.asked - result.done
-        return f"done; {left:,} had been delivered" if left > 0 else "done"
+        return f"done; {left:,} already delivered" if left > 0 else "done"
 
     def at_work(self, results: Sequence[Taken]) -> bool:
         return any(it.job is not None for it in results)
@@ -264,7 +268,7 @@ class StopPlan(SelectionPlan[JobsAtNode, Taken]):
 
     @property
     def title(self) -> str:
-        return f"Stop the rest in {self.topic}/{self.channel}"
+        return f"Stop kicks and discards of {self.topic}/{self.channel}"
 
     def conversation(self, share: JobsAtNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
         taken = Taken(node=share.node, asked=0)
@@ -285,7 +289,7 @@ class StopPlan(SelectionPlan[JobsAtNode, Taken]):
 def _stopped(taken: Taken, job: Job) -> str:
     past = Verb(job.verb).past if job.verb in tuple(Verb) else job.verb
     of = f" of {taken.asked:,}" if taken.asked else ""
-    return f"{taken.done:,}{of} had been {past} on {taken.node}, the rest stays buried"
+    return f"{taken.done:,}{of} {past} on {taken.node}, the others stay buried"
 
 
 def stop_plan(channel: Channel) -> StopPlan:
@@ -297,7 +301,7 @@ def undo_plan(channel: Channel, words: Iterable[str]) -> UndoPlan:
     """Plan to undo the kicks with these names, `NUMBER@NODE`. Raise BadRequest."""
     kicks = parse_kicks(words)
     if unknown := {node for node, _ in kicks} - {row.node for row in channel.nodes}:
-        raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
+        raise BadRequest(f"no node of this channel has the address {min(unknown)[:100]}")
     parts = tuple(JobsAtNode(node=node, kick=kick) for node, kick in kicks)
     return UndoPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
@@ -317,7 +321,7 @@ def parse_kicks(words: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Parse names of kicks, `NUMBER@NODE`. Raise BadRequest."""
     found = [_kick(word) for word in dict.fromkeys(words)]
     if not found or not all(found):
-        raise BadRequest("this isn't a kick that can be taken back")
+        raise BadRequest("this kick can't be undone")
     return tuple((it[2], int(it[1])) for it in found if it is not None)
 
 
@@ -351,7 +355,7 @@ def plan_buried(
         left_out = [it for it in left_out if it.node in meant]
     else:
         left_out += [
-            LeftOut(node=node, why=f"is at work on a {job.verb} already: stop that, or wait for its end")
+            LeftOut(node=node, why=f"is already running a {job.verb}: stop it, or wait until it ends")
             for node, job in summary.under_way
         ]
         shares = _selected([it for it in summary.answered if it.job is None], wanted, text)
@@ -373,7 +377,7 @@ def _named(summary: BuriedSummary, wanted: Wanted) -> tuple[Share, ...]:
     for node, id in wanted.ids:
         ids.setdefault(node, []).append(id)
     if unknown := ids.keys() - {it.node for it in summary.nodes}:
-        raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
+        raise BadRequest(f"no node of this channel has the address {min(unknown)[:100]}")
     rooms = {it.node: it.room for it in summary.answered}
     return tuple(
         Share(node=node, count=len(it), ids=tuple(it), room=rooms[node]) for node, it in ids.items() if node in rooms
@@ -424,18 +428,20 @@ def _consequences(
         text = "This is an upper limit: not every reason is listed."
         yield Consequence(text=text)
     if wanted.verb is Verb.DISCARD:
-        yield Consequence(text="They are finished forever. This cannot be undone.", severity=Severity.PROBLEM)
+        yield Consequence(
+            text="They are deleted from this channel for good. This cannot be undone.", severity=Severity.PROBLEM
+        )
     else:
         yield from _of_a_kick(channel, wanted, shares, count)
     if not wanted.ids and (wanted.rate or any(it.count > _WITHOUT_JOB for it in shares)):
-        stays = "leaves the others buried"
-        yield Consequence(text=f"While it runs, “Stop the rest” {stays}; what was {wanted.verb.past} stays so.")
+        stays = f"messages already {wanted.verb.past} stay {wanted.verb.past}"
+        yield Consequence(text=f"While it runs, “Stop” leaves the others buried; {stays}.")
     if wanted.verb is Verb.KICK:
-        yield Consequence(text="For 10 minutes, Undo buries again what no consumer has got.")
+        yield Consequence(text="For 10 minutes, Undo buries again those that no consumer has received.")
 
 
 def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count: int) -> Iterator[Consequence]:
-    text = "They go back only to this channel, with attempts starting at 1."
+    text = "Requeues them in this channel only; attempts restart at 1."
     yield Consequence(text=text)
     yield from who_receives(channel, [it.node for it in shares])
     yield from _of_full_channels([it for it in shares if not it.has_room], force=wanted.force)
@@ -443,7 +449,7 @@ def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count:
         lasts = numbers.duration(max(1.0, count / wanted.rate))
         yield Consequence(text=f"At most {wanted.rate:,.10g} a second over all nodes: about {lasts}.")
     elif not wanted.ids:
-        yield Consequence(text="All at once: as fast as the nodes can.")
+        yield Consequence(text="No limit: as fast as the nodes can.")
 
 
 def _of_full_channels(shares: Sequence[Share], *, force: bool) -> Iterator[Consequence]:
@@ -453,10 +459,8 @@ def _of_full_channels(shares: Sequence[Share], *, force: bool) -> Iterator[Conse
     room = ", ".join(f"{it.room:,} of {it.count:,} on {it.node}" for it in shares[:FEW])
     more = f" and {len(shares) - FEW} more nodes have too little" if len(shares) > FEW else ""
     if force:
-        becomes = (
-            "By force they go back all the same: until they are consumed, new messages are dropped as they arrive."
-        )
+        becomes = "With force they are requeued anyway: until they are consumed, new messages are dropped on arrival."
     else:
         becomes = "A node with too little room refuses all of them: kick fewer, wait for the consumers, or use force."
-    text = f"The policy file bounds the channel, and it has room for {room}{more}. {becomes}"
+    text = f"The policy file limits the channel: it has room for {room}{more}. {becomes}"
     yield Consequence(text=text, severity=Severity.WARNING)

@@ -33,9 +33,9 @@ _MOST_SECONDS: Final = 3600 * 24 * 365 * 10
 
 
 _WORDS: Final = {
-    "NOT_FOUND": "it cannot take messages back: it is NSQ's nsqd, or older than ours",
-    "MISSING_ARG_CHANNEL": "it cannot take messages back by their sequences: it is older than ours",
-    "INVALID_REQUEST": "it cannot take messages back by their sequences: it is older than ours",
+    "NOT_FOUND": "it cannot cancel or move messages: it is a Go nsqd or an older version",
+    "MISSING_ARG_CHANNEL": "it cannot cancel or move messages by sequence: it is an older version",
+    "INVALID_REQUEST": "it cannot cancel or move messages by sequence: it is an older version",
     "INVALID_DEFER": "it does not defer for that long: see its --max-defer-timeout",
     "EPHEMERAL_TOPIC": "messages of an ephemeral topic cannot be named",
 }
@@ -148,13 +148,13 @@ class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
         words = numbers.several(sum(it.done for it in results), "message").capitalize()
         words += " cancelled" if self.wanted.verb is RecallVerb.CANCEL else f" made due {in_words(self.wanted.delay)}"
         if in_flight := sum(it.in_flight for it in results):
-            words += f"; {in_flight:,} left as they are, as a consumer has them"
+            words += f"; {in_flight:,} left in flight at a consumer"
         gone = sum(it.gone for it in results)
-        return f"{words}; {gone:,} no longer waited" if gone else words
+        return f"{words}; {gone:,} no longer waiting" if gone else words
 
     def answered(self, result: Recalled) -> str:
         in_flight = f"; a consumer has {result.in_flight:,}" if result.in_flight else ""
-        return f"done{in_flight}" + (f"; {result.gone:,} no longer waited" if result.gone else "")
+        return f"done{in_flight}" + (f"; {result.gone:,} no longer waiting" if result.gone else "")
 
     def not_asked(self, node: LeftOut) -> str:
         stays = "stays as it is" if node.last_known == 1 else "stay as they are"
@@ -163,11 +163,11 @@ class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
 
 def chosen_of(page: ListPage[Deferral]) -> Chosen:
     """Return all messages that a search has found, with remarks where it hasn't looked."""
-    remarks = [f"{node} was not looked at, or not to the end: {why}." for node, why in page.missing]
+    remarks = [f"{node} was not fully searched: {why}." for node, why in page.missing]
     if page.after and len(page.lines) >= MOST:
         remarks.append(f"These are the {MOST:,} that are due first. There may be more: do it again for the rest.")
     elif page.after:
-        remarks.append(f"Only the {page.looked:,} messages that are due first were looked at: there may be more.")
+        remarks.append(f"Only the {page.looked:,} messages that are due first were searched: there may be more.")
     found = selected((Source(it.node, it.log), it.sequence) for it in page.lines if it.log)
     return Chosen(selection=found, by_filter=True, remarks=tuple(remarks))
 
@@ -210,7 +210,7 @@ def plan_deferred(
     left_out: list[LeftOut] = []
     for source, runs in chosen.selection.runs.items():
         if (node := told.get(source.node)) is None:
-            raise BadRequest(f"no node of this channel is known as {source.node[:100]}")
+            raise BadRequest(f"no node of this channel has the address {source.node[:100]}")
         count = sum(end - first for first, end in runs)
         if node.error:
             why = f"did not report its deferred messages: {node.error}"
@@ -241,13 +241,11 @@ def _consequences(
     if wanted.verb is RecallVerb.CANCEL:
         text = "No consumer of this channel will ever get them. This cannot be undone."
         yield Consequence(text=text, severity=Severity.PROBLEM)
-        yield Consequence(text="Other channels of the topic still deliver theirs.")
+        yield Consequence(text="Other channels of the topic still deliver their copies.")
     elif wanted.delay != 0:
-        yield Consequence(text="They wait until then, in this channel alone, and keep their attempts.")
+        yield Consequence(text="They wait until then, in this channel only, and keep their attempts.")
     else:
-        yield Consequence(text="They are delivered as soon as a consumer is ready, in this channel alone.")
+        yield Consequence(text="They are delivered as soon as a consumer is ready, in this channel only.")
         yield from who_receives(channel, [it.node for it in shares])
-    text = (
-        "A message that has become due meanwhile is included while it waits; one that a consumer has is left as it is."
-    )
+    text = "This includes messages that have become due meanwhile, but none in flight."
     yield Consequence(text=text)

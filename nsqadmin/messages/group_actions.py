@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
 
 _WORDS: Final = {
-    "NOT_FOUND": "it knows no groups: it is NSQ's nsqd, or older than ours",
+    "NOT_FOUND": "it does not support groups: it is a Go nsqd or an older version",
     "NO_GROUPS": "its policy file has no rules about groups for this channel any more",
     "INVALID_DEFER": "it does not defer for that long: see its --max-defer-timeout",
-    "STOPPED": "somebody has stopped it: do it again for the rest",
+    "STOPPED": "it was stopped: repeat it for the rest",
     "EPHEMERAL_TOPIC": "messages of an ephemeral topic cannot be changed",
     "EPHEMERAL_CHANNEL": "messages of an ephemeral channel cannot be changed",
     "FULL": "the channel has no room for them: wait until consumers have made room, or kick fewer in the tab Buried",
@@ -68,7 +68,7 @@ VERBS: Final = {
     GroupVerb.CANCEL: _action("cancel_group", "cancel a group of", "Cancel", "delete", "Cancelled"),
 }
 UNDO: Final = SelectionAction(
-    name="undo_bury_group", right=Right.OPERATE, does="take back the burial of a group of", done="Back", words=_WORDS
+    name="undo_bury_group", right=Right.OPERATE, does="undo the burial of a group of", done="Back", words=_WORDS
 )
 ACTIONS: Final = (*VERBS.values(), UNDO)
 
@@ -119,7 +119,7 @@ class GroupPlan(SelectionPlan[GroupShare, GroupChanged]):
 
     @property
     def title(self) -> str:
-        what = f"what waits of the group {self.wanted.group} in {self.topic}/{self.channel}"
+        what = f"the group {self.wanted.group} in {self.topic}/{self.channel}"
         if self.wanted.verb is not GroupVerb.DUE:
             return f"{self.wanted.verb.capitalize()} {what}"
         return f"Move {what}" if self.wanted.delay is None else f"Make {what} due {in_words(self.wanted.delay)}"
@@ -164,9 +164,9 @@ class GroupPlan(SelectionPlan[GroupShare, GroupChanged]):
         is_due = self.wanted.verb is GroupVerb.DUE
         words += f" made due {in_words(self.wanted.delay)}" if is_due else f" {self.wanted.verb.past}"
         if in_flight := sum(it.in_flight for it in results):
-            words += f"; {in_flight:,} left as they are, as a consumer has them"
+            words += f"; {in_flight:,} left in flight at a consumer"
         if unread := sum(it.unread for it in results):
-            words += f"; {unread:,} left as they are, as the disk refuses to read them"
+            words += f"; {unread:,} left as they are, because the disk cannot read them"
         return words
 
     def answered(self, result: GroupChanged) -> str:
@@ -199,7 +199,7 @@ class UndoBuryPlan(SelectionPlan[BurialShare, Taken]):
 
     @property
     def title(self) -> str:
-        return f"Take back the burial of a group of {self.topic}/{self.channel}"
+        return f"Undo the burial of a group of {self.topic}/{self.channel}"
 
     def conversation(self, share: BurialShare) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
         taken = Taken(node=share.node, asked=0)
@@ -208,16 +208,16 @@ class UndoBuryPlan(SelectionPlan[BurialShare, Taken]):
         return Taken(node=share.node, asked=done, done=done, job=job_in(told["job"]), kick=kick_in(told))
 
     def noted(self, results: Sequence[Taken]) -> str:
-        rest = ", the rest at work" if self.at_work(results) else ""
+        rest = ", still running for the rest" if self.at_work(results) else ""
         done = sum(it.done for it in results)
-        return f"took back the burial of a group of {self.topic}/{self.channel}: {done:,} messages wait again{rest}"
+        return f"undid the burial of a group of {self.topic}/{self.channel}: {done:,} messages returned to their group{rest}"
 
     def outcome(self, results: Sequence[Taken]) -> str:
-        words = f"{numbers.several(sum(it.done for it in results), 'message').capitalize()} wait again"
+        words = f"{numbers.several(sum(it.done for it in results), 'message').capitalize()} returned to the group"
         return f"{words} so far" if self.at_work(results) else words
 
     def answered(self, result: Taken) -> str:
-        return "at work" if result.job is not None else "done"
+        return "running" if result.job is not None else "done"
 
     def at_work(self, results: Sequence[Taken]) -> bool:
         return any(it.job is not None for it in results)
@@ -227,11 +227,11 @@ class UndoBuryPlan(SelectionPlan[BurialShare, Taken]):
 
 
 def undo_bury_plan(channel: Channel, words: Iterable[str]) -> UndoBuryPlan:
-    """Plan to take back burials, each given as REASON@NODE. Raise BadRequest."""
+    """Plan to undo burials, each given as REASON@NODE. Raise BadRequest."""
     nodes = {row.node for row in channel.nodes}
     burials = [word.rpartition("@") for word in dict.fromkeys(words)]
     if not burials or not all(reason and node in nodes for reason, _, node in burials):
-        raise BadRequest("this isn't a burial that can be taken back")
+        raise BadRequest("this burial can't be undone")
     shares = tuple(BurialShare(node=node, reason=reason) for reason, _, node in burials)
     return UndoBuryPlan(topic=channel.topic, channel=channel.name, shares=shares)
 
@@ -283,25 +283,23 @@ def _consequences(
         yield Consequence(text="No node with rules about groups answers.", severity=Severity.WARNING)
         return
     in_flight = sum(row.in_flight for row in rows)
-    text = "All that waits of the group is included: held, new, deferred, and to be delivered again."
+    text = "This includes all waiting messages of the group: held, new, deferred and requeued."
     if unlooked := sum(it.ahead + it.unsorted for it in asked):
-        text += f" The nodes have not looked at {numbers.several(unlooked, 'message')} yet, so there may be more of it."
+        text += f" The nodes have not read {numbers.several(unlooked, 'message')} yet, so there may be more of it."
     yield Consequence(text=text)
     if in_flight:
-        text = f"Consumers have {in_flight:,} of its messages now. These stay as they are."
+        text = f"{in_flight:,} of its messages are in flight now, and stay there."
         yield Consequence(text=text)
     if wanted.verb is GroupVerb.CANCEL:
         text = "No consumer of this channel will ever get them. This cannot be undone."
         yield Consequence(text=text, severity=Severity.PROBLEM)
-        yield Consequence(text="Other channels of the topic still deliver theirs.")
+        yield Consequence(text="Other channels of the topic still deliver their copies.")
     elif wanted.verb is GroupVerb.BURY:
-        yield Consequence(text="They wait until they are kicked. Messages that are published later are delivered.")
-        yield Consequence(text="Undo gives them back in their order, with attempts starting at 1.")
+        yield Consequence(text="They wait until they are kicked. Messages published later are delivered.")
+        yield Consequence(text="Undo returns them in their order; attempts restart at 1.")
     elif wanted.delay != 0:
-        text = (
-            "They wait until then, in this channel alone. Messages that are published later are delivered before them."
-        )
+        text = "They wait until then, in this channel only. Messages published later are delivered before them."
         yield Consequence(text=text)
     else:
-        yield Consequence(text="Deferred ones wait no longer, in this channel alone. The others keep their places.")
+        yield Consequence(text="Deferred ones become due now, in this channel only. The others keep their places.")
         yield from who_receives(channel, [it.node for it in asked])

@@ -118,7 +118,7 @@ class InFlight(ListKind[NodeInFlight, MessageInFlight]):
     nothing = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
     words = MappingProxyType(
         {
-            "NOT_FOUND": "it cannot list messages in flight: it is NSQ's nsqd, or an older version of ours",
+            "NOT_FOUND": "it cannot list messages in flight: it is a Go nsqd or an older version",
             "STARTED_ANEW": "it was restarted, so its list has to be read from the start again",
             "INVALID_ARG_AFTER": "this isn't a place in its list",
         }

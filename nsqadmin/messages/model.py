@@ -116,6 +116,7 @@ class Published:
     node: str
     count: int  # messages that the node has accepted
     error: str = ""  # why it accepted no more; empty if it accepted all
+    original_error: str = ""  # as NSQ's programs write it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,7 @@ class ReplayReceipt:
     skipped: int  # messages in gaps
     continue_at: int | None  # where to continue, if it didn't reach the end
     error: str = ""
+    original_error: str = ""
     took: float = 0.0
 
 

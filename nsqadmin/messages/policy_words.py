@@ -9,28 +9,28 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# The causes in `policy_counts` of /stats, each with the outcome for the messages.
+# The causes in `policy_counts` of /stats, each with its effect.
 TEXTS: Final = {
-    "max_messages, rejected": "were refused, as there were too many already (max_messages)",
-    "max_bytes, rejected": "were refused, as there were too many bytes already (max_bytes)",
-    "overflow, dropped": "were dropped, the oldest first, as there were too many (overflow)",
-    "full, dropped": "were dropped as they arrived: messages that no bound drops filled the channel (overflow)",
-    "overflow, buried": "were buried, the oldest first, as there were too many (overflow)",
-    "ttl, dropped": "waited for too long and were dropped (ttl)",
-    "ttl, buried": "waited for too long and were buried (ttl)",
-    "nsq-group ignored": "have an nsq-group that is empty, too long or not UTF-8, so they count as without one",
-    "buried": "were buried by a rule while no client had them",
-    "not on disk, dropped": "were dropped where they would have been buried: this channel is in memory only",
-    "max_messages, dry run": "would have been refused (max_messages)",
-    "max_bytes, dry run": "would have been refused (max_bytes)",
-    "overflow, dry run": "would have been dropped or buried (overflow)",
-    "ttl, dry run": "would have expired (ttl)",
-    "max_rate, dry run": "would have been delivered later (max_rate)",
-    "max_in_flight, dry run": "would have been delivered later, once fewer were in flight (max_in_flight)",
-    "backoff, dry run": "would have waited for their backoff (backoff)",
-    "max_attempts, dry run": "would have been buried (max_attempts)",
-    "max_buried, dry run": "were buried while the channel would have been paused (max_buried)",
-    "breaker, dry run": "were buried while the channel would have been paused (breaker)",
+    "max_messages, rejected": "Publishes refused: too many messages (max_messages)",
+    "max_bytes, rejected": "Publishes refused: too many bytes (max_bytes)",
+    "overflow, dropped": "Oldest messages dropped: channel over its limit (overflow)",
+    "full, dropped": "New messages dropped: channel full of messages that no limit drops (overflow)",
+    "overflow, buried": "Oldest messages buried: channel over its limit (overflow)",
+    "ttl, dropped": "Expired messages dropped (ttl)",
+    "ttl, buried": "Expired messages buried (ttl)",
+    "nsq-group ignored": "nsq-group ignored: it is empty, too long or not UTF-8",
+    "buried": "Buried by a rule while no client had them",
+    "not on disk, dropped": "Dropped instead of buried: this channel is in memory only",
+    "max_messages, dry run": "Would have been refused (max_messages)",
+    "max_bytes, dry run": "Would have been refused (max_bytes)",
+    "overflow, dry run": "Would have been dropped or buried (overflow)",
+    "ttl, dry run": "Would have expired (ttl)",
+    "max_rate, dry run": "Would have been delivered later (max_rate)",
+    "max_in_flight, dry run": "Would have been delivered later, once fewer were in flight (max_in_flight)",
+    "backoff, dry run": "Would have waited for their backoff (backoff)",
+    "max_attempts, dry run": "Would have been buried (max_attempts)",
+    "max_buried, dry run": "Buried while the channel would have been paused (max_buried)",
+    "breaker, dry run": "Buried while the channel would have been paused (breaker)",
 }
 
 # Burial reasons.

@@ -11,7 +11,7 @@ from urllib.parse import quote_plus
 import trio
 
 from nsqadmin.messages.model import NodeLog, Published, ReplayPlan, ReplayReceipt
-from nsqadmin.messages.reading import ANOTHER_LOG, Unreadable, gap_in, message_in, next_in, of_log
+from nsqadmin.messages.reading import ANOTHER_LOG, Unreadable, gap_in, message_in, next_in, of_log, why
 from nsqadmin.upstream.client import UpstreamError
 from nsqcommon.wire.names import is_valid_name
 
@@ -24,6 +24,12 @@ MOST: Final = 10_000  # messages in one request to publish
 MOST_REPLAYED: Final = 100_000  # messages; for more, use a program that can resume where it stopped
 _BATCH: Final = 200  # messages
 _BATCH_BYTES: Final = 1 << 20
+_WORDS: Final = {
+    "MSG_TOO_BIG": "the message is larger than its --max-msg-size",
+    "BODY_TOO_BIG": "the messages are larger than its --max-body-size",
+    "MSG_EMPTY": "a message is empty",
+    "INVALID_DEFER": "it does not defer for that long: see its --max-defer-timeout",
+}
 _TYPED_FROM: Final = 1000  # messages; to replay more, the user has to type the target's name
 
 
@@ -77,7 +83,7 @@ class Publisher:
                     await self._publish_batch(node, topic, batch)
                     count += len(batch)
         except UpstreamError as error:
-            return Published(node=node, count=count, error=str(error))
+            return Published(node=node, count=count, error=why(error, _WORDS), original_error=str(error))
         return Published(node=node, count=count)
 
     async def _publish_batch(self, node: str, topic: str, bodies: Sequence[bytes]) -> None:
@@ -120,7 +126,7 @@ class Publisher:
         """Publish the range batch by batch. After an error, the receipt says where to continue."""
         began = trio.current_time()
         published = skipped = 0
-        at, error = plan.first, ""
+        at, error, original = plan.first, "", ""
         waiting: list[bytes] = []
         size = 0
 
@@ -147,13 +153,15 @@ class Publisher:
                         waiting.append(message.body or b"")
                         size += message.size
         except (UpstreamError, Unreadable) as failure:
-            error = str(failure)
+            original = str(failure)
+            error = why(failure, _WORDS) if isinstance(failure, UpstreamError) else original
         return ReplayReceipt(
             plan=plan,
             published=published,
             skipped=skipped,
             continue_at=at if at < plan.end else None,
             error=error,
+            original_error=original,
             took=trio.current_time() - began,
         )
 

@@ -18,7 +18,7 @@ from nsqadmin.messages.filters import Filter
 from nsqadmin.messages.model import BINARY, Gap, Message, NodeLog, Page
 from nsqadmin.messages.selection import runs_of
 from nsqadmin.upstream import sliced_json
-from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.client import UpstreamError, in_words
 from nsqcommon.wire.headers import MOST_BYTES, MOST_PAIRS
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _LOG_ID: Final = re.compile(r"[\w.-]{1,64}", re.ASCII).fullmatch
 _NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 
 ANOTHER_LOG: Final = "the topic has been deleted and created again there: these messages are gone"
-NOT_KEPT: Final = "it keeps no history: it is a Go nsqd, or older than ours"
+NOT_KEPT: Final = "it keeps no history: it is a Go nsqd or an older version"
 
 
 class Unreadable(Exception):
@@ -442,9 +442,9 @@ _WORDS: Final = {
 
 
 def why(error: UpstreamError, words: Mapping[str, str] = _NO_WORDS) -> str:
-    """Return a node's refusal in words; `words` has those for one request, by nsqd's code."""
+    """Return a node's refusal or failure in words; `words` has those for one request, by nsqd's code."""
     code = code_of(error)
-    return (words.get(code) or _WORDS.get(code, code)) if code else str(error)
+    return (words.get(code) or _WORDS.get(code, code)) if code else in_words(error)
 
 
 def code_of(error: UpstreamError) -> str:

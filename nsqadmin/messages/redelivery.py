@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 MOST_PIECES: Final = 1000  # ranges to publish again at once, because reading each takes a request
 _WORDS: Final = {
-    "NOT_FOUND": "it cannot deliver to one channel: it is NSQ's nsqd, or older than ours",
-    "BEYOND_END": "the channel has not got some of these messages yet",
+    "NOT_FOUND": "it cannot deliver to one channel: it is a Go nsqd or an older version",
+    "BEYOND_END": "the channel has not received some of these messages yet",
 }
 
 

@@ -149,7 +149,7 @@ class Messages:
             raise HttpError(404, "CHANNEL_NOT_FOUND", details={"reason": f"{topic} has no channel {channel}"})
         began = time()
         results = await run_trio(self._redeliverer.redeliver, topic, channel, selection)
-        self._note_redelivery(caller, results, f"{topic} to the channel {channel} alone", topic, channel, began)
+        self._note_redelivery(caller, results, f"{topic} to the channel {channel} only", topic, channel, began)
         return results
 
     async def publish_again(self, topic: str, selection: Selection, caller: Caller) -> tuple[Redelivered, ...]:
@@ -169,7 +169,7 @@ class Messages:
         """Refuse addresses that aren't our nodes: a form must not make us send requests just anywhere."""
         for node in selection.nodes:
             if self._view.snapshot.node(node) is None:
-                raise HttpError(404, "NODE_NOT_FOUND", details={"reason": f"no node is known as {node}"})
+                raise HttpError(404, "NODE_NOT_FOUND", details={"reason": f"no node has the address {node}"})
 
     def _note_redelivery(
         self, caller: Caller, results: Sequence[Redelivered], what: str, topic: str, channel: str, began: float

@@ -1,7 +1,7 @@
 """Tails a topic: shows messages as they are published, through its own ephemeral channel on each node.
 
 On a topic without channels, ours would be the first: it would get all messages that wait in the topic, and they would
-be lost when it ends. So we skip nodes where the topic has no lasting channel, and if no node is left, we refuse the
+be lost when it ends. So we skip nodes where the topic has no durable channel, and if no node is left, we refuse the
 tail.
 """
 
@@ -51,7 +51,7 @@ def nodes_to_tail(snapshot: Snapshot, topic: str) -> list[Node]:
     nodes = [node for node in snapshot.nodes if node.address in safe and node.is_reachable]
     if not nodes:
         raise CannotTail(
-            "The topic has no lasting channel. A tail would be its only one: it would take all waiting messages, "
+            "The topic has no durable channel. A tail would be its only one: it would take all waiting messages, "
             "and lose them when it ends. Create a channel first."
         )
     return nodes

@@ -85,7 +85,7 @@ class _ActionPages:
             return await self._ask(request, values, problem=_reason(error), status=400)
         must_type = _must_type(plans)
         if must_type and _first(values, "typed") != must_type:
-            problem = f"Nothing was done: type “{must_type}” to go on."
+            problem = f"Nothing was done: type “{must_type}” to confirm."
             return await self._ask(request, values, problem=problem, status=400)
 
         async def carry_out(told: Callable[[Step], None]) -> Response:

@@ -41,7 +41,7 @@ class _DrainPages:
         snapshot = await self._painter.picture(request)
         node = snapshot.node(request.query_params.get("node", ""))
         if node is None:
-            return self._refused(request, snapshot, "No nsqd is known by this address.", status=404)
+            return self._refused(request, snapshot, "No nsqd has this address.", status=404)
         remains = remains_on(self._services.view.snapshot, node, identity_of(request).sees)
         return self._painter.page(
             request,
@@ -65,7 +65,7 @@ class _DrainPages:
         node = snapshot.node(address)
         executor = self._services.executor
         if node is None or executor is None:
-            return self._refused(request, snapshot, "No nsqd is known by this address.", status=404)
+            return self._refused(request, snapshot, "No nsqd has this address.", status=404)
         if reason := identity_of(request).why_not_everywhere(Right.ADMIN):
             executor.note_node(address, caller_of(request), what, f"refused to {words} {address}: {reason}", "refused")
             return self._refused(request, snapshot, reason, status=403)

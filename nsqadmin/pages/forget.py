@@ -54,7 +54,7 @@ class _ForgetPages:
     def _asked(self, request: Request, snapshot: Snapshot, address: str) -> Response:
         node = snapshot.node(address)
         if node is None:
-            return self._refused(request, snapshot, address, f"No nsqd is known as {address}.", status=404)
+            return self._refused(request, snapshot, address, f"No nsqd has the address {address}.", status=404)
         if node.is_reachable:
             return self._refused(request, snapshot, address, "It answers, so there is nothing to forget.", status=409)
         refusal = identity_of(request).why_not(Right.ADMIN)

@@ -70,12 +70,10 @@ def missing(services: Services, painter: Painter, request: Request, snapshot: Sn
     record = services.incidents.record(key)
     failure = Failure(
         title="This incident is over" if record else "No such incident",
-        text="Nothing that belongs to it is found any more."
+        text="Its cause is gone."
         if record
-        else "No incident has this address now. It may be over, or some of its topics may not be for you.",
-        advice="If it comes back, it has the same address, and within ten minutes its acknowledgement."
-        if record
-        else "",
+        else "No incident has this address now. It may be over, or you may not see some of its topics.",
+        advice="If it returns, it has the same address, and within ten minutes its acknowledgement." if record else "",
         links=(("All incidents", painter.links.to("/incidents")), ("Activity", painter.links.to("/activity"))),
     )
     return error_page(painter, request, snapshot, failure)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _DONE: Final = {
     "acknowledge": ("acknowledge_incident", "acknowledge", "You acknowledged it"),
-    "unacknowledge": ("unacknowledge_incident", "take back the acknowledgement of", "It is no longer acknowledged"),
+    "unacknowledge": ("unacknowledge_incident", "unacknowledge", "It is no longer acknowledged"),
     "mute": ("mute_incident", "mute", "You muted it"),
     "unmute": ("unmute_incident", "unmute", "It is no longer muted"),
 }
@@ -136,4 +136,4 @@ class _IncidentMarkPages:
 
 def _name_of(request: Request) -> str:
     caller = caller_of(request)
-    return caller.identity.user or caller.remote.rpartition(":")[0] or "anybody"
+    return caller.identity.user or caller.remote.rpartition(":")[0] or "anonymous"

@@ -44,7 +44,7 @@ class _NodePage:
         if node is None:
             failure = Failure(
                 title="No such node",
-                text=f"No nsqd is known as {address}.",
+                text=f"No nsqd has the address {address}.",
                 advice="A node is named by its broadcast address and HTTP port. It may have left, or not have registered yet.",
                 links=(("All nodes", self._painter.links.to("/nodes")),),
             )

@@ -74,6 +74,7 @@ class _PublishPages:
             count=published.count,
             detail=f"{numbers.several(published.count, 'message')} to {published.node}.",
             failure=published.error,
+            original=published.original_error,
             done=self._links.topic(topic, tab="messages"),
         )
 

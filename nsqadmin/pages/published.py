@@ -19,6 +19,7 @@ async def published_page(
     count: int,
     detail: str,
     failure: str,
+    original: str,
     done: str,
     again: str = "",
 ) -> Response:
@@ -31,6 +32,7 @@ async def published_page(
         result="ok" if not failure else "partly" if count else "failed",
         detail=detail,
         failure=failure,
+        original=original,
         done=done,
         again=again,
     )

@@ -132,7 +132,7 @@ class _RedeliverPages:
         channel = to.removeprefix(_CHANNEL) if to.startswith(_CHANNEL) else ""
         if channel:
             rows = await messages.redeliver(topic.name, channel, selection, caller)
-            place, where = self._links.channel(topic.name, channel, tab="messages"), f"to the channel {channel} alone"
+            place, where = self._links.channel(topic.name, channel, tab="messages"), f"to {channel}"
         elif to == _ALL:
             rows = await messages.publish_again(topic.name, selection, caller)
             place, where = self._links.topic(topic.name, tab="messages"), f"to all channels of {topic.name}"
@@ -146,7 +146,7 @@ class _RedeliverPages:
             await self._painter.picture(request),
             headline=f"Replay {where}",
             result=("partly" if done else "failed") if is_failed else "ok",
-            text=f"{numbers.several(done, 'message')} {'is' if done == 1 else 'are'} delivered once more {where}.",
+            text=f"{numbers.several(done, 'message')} queued for redelivery {where}.",
             rows=rows,
             waiting=sum(row.waiting for row in rows),
             gone=sum(row.gone for row in rows),
@@ -158,11 +158,11 @@ class _RedeliverPages:
 
 def _remarks(found: SearchResult) -> tuple[str, ...]:
     """Return warnings before replaying all hits: messages that weren't searched."""
-    texts = [f"{log.node} was not looked at, or not to the end: {log.reason}." for log in found.silent]
+    texts = [f"{log.node} was not fully searched: {log.reason}." for log in found.silent]
     if found.goes_on and len(found.messages) >= MOST:
-        texts.insert(0, f"These are the first {MOST:,} hits; there may be more.")
+        texts.insert(0, f"These are the first {MOST:,} matches; there may be more.")
     elif found.goes_on:
-        texts.insert(0, f"Only {found.looked:,} of {found.total:,} messages were looked at: there may be more hits.")
+        texts.insert(0, f"Only {found.looked:,} of {found.total:,} messages were searched: there may be more matches.")
     return tuple(texts)
 
 

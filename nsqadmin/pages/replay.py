@@ -62,7 +62,7 @@ class _ReplayPages:
             form = await form_of(request)
             plan = await self._plan(request, form)
             if plan.must_type and form.get("typed") != plan.must_type:
-                problem = f"Nothing was published: type “{plan.must_type}” to go on."
+                problem = f"Nothing was published: type “{plan.must_type}” to confirm."
                 return await self._replay_page(request, plan, problem=problem, status=400)
             receipt = await messages_of(self._services).replay(plan, caller_of(request))
         except HttpError as error:
@@ -88,6 +88,7 @@ class _ReplayPages:
             count=receipt.published,
             detail=f"{detail}.",
             failure=receipt.error,
+            original=receipt.original_error,
             done=self._links.topic(plan.target, tab="messages"),
             again=again,
         )

@@ -85,7 +85,7 @@ class _SelectionPlanPages:
         if is_confirmed and not problem:
             if plan.is_confirmed_by(first_of(values, "typed")):
                 return await self._done(request, form.selections(messages), plan, form.kind)
-            problem = f"type {plan.to_type}, {plan.must_type}, to go on"
+            problem = f"type {plan.to_type}, {plan.must_type}, to confirm"
         return await self._plan_page(request, form, plan, values, problem)
 
     async def at_once(

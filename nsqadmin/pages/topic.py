@@ -123,9 +123,9 @@ class Ack:
 
 
 _PROMISES: Final = {
-    "memory": "it is in memory; a crash of nsqd loses what was not written yet, a lost machine what was not copied",
-    "written": "it survives a crash of nsqd; a lost machine loses what was not copied, usually the last second",
-    "synced": "it survives a power cut; a lost machine loses what was not copied, usually the last second",
+    "memory": "it is in memory; a crash of nsqd loses messages not yet written, a lost machine those not yet copied",
+    "written": "it survives a crash of nsqd; a lost machine loses messages not yet copied, usually the last second",
+    "synced": "it survives a power cut; a lost machine loses messages not yet copied, usually the last second",
     "remote": "the store has it, so it survives the loss of the machine",
 }
 

@@ -27,11 +27,11 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "copy": Entry(
         "Copy",
-        "The node's copy of its data path in an object store (--remote), and how old the oldest change is that the store has not confirmed. If the machine is lost, another one goes on with the copy.",
+        "The node's copy of its data path in an object store (--remote), and how old the oldest change is that the store has not confirmed. If the machine is lost, another one continues with the copy.",
     ),
     "ack": Entry(
         "OK means",
-        "The topic's --ack: how safe a message is when its publisher gets OK. Known of nodes that keep a copy in an object store.",
+        "The topic's --ack: how safe a message is when its publisher gets OK. Known only for nodes that keep a copy in an object store.",
     ),
     "ready": Entry(
         "Ready (RDY)",
@@ -44,7 +44,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "net-rate": Entry(
         "Net rate",
-        "How fast the depth changes, measured over about a minute: ↑ means that the backlog grows, ↓ that it shrinks. Messages that an operator puts back (kick, seek, replay) are left out. While a node is silent, it is the rate of the others (≥).",
+        "How fast the depth changes, measured over about a minute: ↑ means that the backlog grows, ↓ that it shrinks. Messages that an operator returns to the channel (kick, seek, replay) are not counted. While a node is silent, it is the rate of the others (≥).",
     ),
     "dropped": Entry(
         "Dropped",
@@ -72,7 +72,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "consumer-state": Entry(
         "State of a consumer",
-        "Stuck: it has as many messages as it may have and finishes none. Busy: it finishes none either, but touches its messages, so its work takes long. RDY 0: it asks for nothing although messages wait. Failing: it gives back more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
+        "Stuck: it has as many messages as it may have and finishes none. Busy: it finishes none either, but touches its messages, so its work takes long. RDY 0: it asks for nothing although messages wait. Failing: it requeues more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
     ),
     "oldest-in-flight": Entry(
         "Oldest in flight",
@@ -80,7 +80,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "times-out": Entry(
         "Times out",
-        "When nsqd takes a message back from its consumer and delivers it again, unless the consumer answers or touches it first.",
+        "When nsqd delivers the message again, unless its consumer answers or touches it first.",
     ),
     "touch": Entry(
         "Last touch",
@@ -99,7 +99,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     "attempts": Entry("Attempts", "How often a message was sent to a consumer."),
     "ephemeral": Entry(
         "Ephemeral",
-        "A topic or channel whose name ends in #ephemeral: it is never on disk, and is deleted with its last user.",
+        "A topic or channel whose name ends in #ephemeral: it is never on disk, and is deleted with its last client.",
     ),
     "policy": Entry(
         "Policy",
@@ -107,16 +107,16 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "paused": Entry("Paused", "Nothing is delivered until it is unpaused; messages keep arriving and wait."),
     "inactive": Entry(
-        "Inactive",
+        "Unused (inactive)",
         "A name that an nsqlookupd knows but no node has: created ahead of use, or left over.",
     ),
     "tombstone": Entry(
-        "Removed from node",
-        "NSQ's “tombstone”: nsqlookupd hides one node as a producer of the topic for a while, so that consumers leave it, and the topic is deleted there.",
+        "Tombstone",
+        "Left by “Remove from node”: nsqlookupd hides the node as a producer of the topic for a while, so that consumers leave it, and the topic is deleted there.",
     ),
     "nsqd": Entry(
         "nsqd",
-        "The broker: it takes messages, keeps them and delivers them. A cluster has several, which do not know each other.",
+        "The broker: it takes messages, keeps them and delivers them. A cluster has several, which don't know each other.",
     ),
     "nsqlookupd": Entry(
         "nsqlookupd",
@@ -129,7 +129,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     "sampled": Entry("Sampled", "The consumer has asked for a share of the messages; this channel drops the rest."),
     "peek": Entry(
         "Peek",
-        "Looking at messages in the topic's log. Nothing is taken, counted or acknowledged, so consumers are not affected.",
+        "Reading messages in the topic's log. No message is consumed and no attempt is counted, so consumers are not affected.",
     ),
     "tail": Entry(
         "Tail",
@@ -148,9 +148,17 @@ _WORDS: Final[Mapping[str, Entry]] = {
         "Retention",
         "Whether messages will be removed before the reader has committed them at the present rates, and when at the earliest. This follows from how far it is behind, how fast it commits, and how long nsqd keeps messages that its channels have finished. “Lost” messages have already been removed.",
     ),
+    "kick": Entry(
+        "Kick",
+        "Requeues buried messages in their channel, with attempts from 1: all, selected ones, or those with one reason. “Discard” deletes them instead.",
+    ),
+    "severity": Entry(
+        "Severity",
+        "A problem needs action now, a warning soon. A note needs none: it is often by design.",
+    ),
     "replay": Entry(
         "Replay",
-        "Delivering messages of the history once more: selected ones to one channel alone, or a range of the history by publishing it again, to the same topic or to another one.",
+        "Delivering messages of the history again: selected ones to one channel only, or a range of the history by publishing it again, to the same topic or to another one.",
     ),
     "seek": Entry(
         "Move a channel",

@@ -130,7 +130,7 @@ def _change(entry: Activity) -> Moment:
 def _who(entry: Activity) -> str:
     if entry.is_outside:
         return f"{entry.user or 'someone'}, outside nsqadmin"
-    return (entry.user or "anybody") if entry.is_action else ""
+    return entry.by if entry.is_action else ""
 
 
 def _with_numbers(then: Numbers | None) -> str:

@@ -26,7 +26,7 @@ from nsqadmin.parts.status import HEALTH, NodeStates, Standing, State
 from nsqadmin.parts.tables import Sorting, number_columns, page_number, part_of
 from nsqcommon.options import seconds
 from nsqcommon.passwords import without_credentials
-from nsqcommon.version import suite_version
+from nsqcommon.version import NSQ_VERSION, suite_version
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -94,7 +94,7 @@ class Painter:
             "span": span_of(request),
             "notices": notices,
             "is_still": self._is_still,
-            "version": f"nsqadmin {suite_version()}",
+            "version": f"nsqadmin {suite_version()} (NSQ {NSQ_VERSION})",
             "trouble_count": sum(it.incident.severity is Severity.PROBLEM for it in attention),
             "said": {it.incident.subject for it in attention} if scope == "overview" else (),
             "who": self._who(identity),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _STATES: Final = (
     (", dropped", State("Lost", "problem")),
     (", rejected", State("Refused", "problem")),
-    (", dry run", State("Would have", "muted")),
+    (", dry run", State("Dry run", "muted")),
 )
 _KEPT: Final = State("Held back", "info")
 _ORDER: Final = ("problem", "info", "muted")
@@ -62,9 +62,9 @@ def policy_page(told: Sequence[NodePolicy], *, channel: bool, shows_files: bool)
     telling = [it for it in told if not it.untold]
     of_topic = "topic", rows_of([(it.node, it.of_topic) for it in telling])
     of_channel = "channel", rows_of([(it.node, it.of_channel) for it in telling])
-    parts = [("What holds for this channel", *of_channel), ("What holds for its topic", *of_topic)]
+    parts = [("Effective policy", *of_channel), ("Effective policy of its topic", *of_topic)]
     return PolicyPage(
-        parts=tuple(parts if channel else [("What holds for this topic", *of_topic)]) if telling else (),
+        parts=tuple(parts if channel else [("Effective policy", *of_topic)]) if telling else (),
         files=files_of(telling),
         untold=tuple(it for it in told if it.untold),
         shows_files=shows_files,
@@ -72,7 +72,7 @@ def policy_page(told: Sequence[NodePolicy], *, channel: bool, shows_files: bool)
 
 
 def limit_in_words(channel: Channel, now: float) -> str:
-    """Return what `max_in_flight` allows on the channel's nodes, and for how long it has been reached. "" is no limit.
+    """Return the limit `max_in_flight` on the channel's nodes, and for how long it has been reached. "" is no limit.
 
     For example "3 on each node, up to 9 on these three; reached for 5m 0s on n1:4151, n3:4151".
     """

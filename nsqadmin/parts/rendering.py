@@ -160,7 +160,7 @@ def quantile(share: float) -> str:
 
 def skew(seconds: float) -> str:
     if abs(seconds) < 1:
-        return "the same as here"
+        return "in sync"
     return f"{numbers.duration(abs(seconds))} {'ahead' if seconds > 0 else 'behind'}"
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,11 +16,13 @@ import trio
 from nsqadmin.cluster.model import Health
 from nsqadmin.cluster.node_stats import silenced
 from nsqadmin.cluster.sane import NotUnderstood, TooMuch
-from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.client import UpstreamError, explain, in_words
 from nsqadmin.upstream.discovery import Announced
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.node_stats import NodeAnswer
+
+log = logging.getLogger(__name__)
 
 Ts = TypeVarTuple("Ts")
 
@@ -73,6 +76,7 @@ class Asked:
     def question(self, address: str, wall: Callable[[], float]) -> Iterator[None]:
         """Mark a request as running during the block. An error in the block is recorded, not raised."""
         self.busy_since = trio.current_time()
+        before = self.error
         try:
             yield
         except UpstreamError as error:
@@ -83,6 +87,14 @@ class Asked:
             self.failed(UpstreamError(f"{address} {error!r}"), wall())
         finally:
             self.busy_since = None
+            self._log(address, before)
+
+    def _log(self, address: str, before: UpstreamError | None) -> None:
+        """Log a failure once, until its reason changes or the process answers again."""
+        if self.error is not None and (before is None or in_words(before) != in_words(self.error)):
+            log.warning("%s does not answer: %s (%s)", address, explain(address, self.error), self.error)
+        elif before is not None and self.error is None:
+            log.info("%s answers again", address)
 
 
 @dataclass(slots=True)

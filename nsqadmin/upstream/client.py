@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -60,6 +61,8 @@ _OF_LOOKUPD: Final = 4  # an nsqlookupd's answer may be this many times as large
 _MOST_SECURE: Final = 10_000  # nodes whose HTTPS port we remember
 _REDIRECTED: Final = "it has redirected the request to another address"
 # Errors of a request with reasons outside of this program.
+_NO_HTTP_LINE: Final = re.compile("illegal (?:status|request) line").match  # h11's words
+_NOT_HTTP: Final = "malformed HTTP response"
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
 _SLICE: Final = 0.002  # seconds of processor time after which other tasks run
 
@@ -428,6 +431,8 @@ def _reason(url: str, error: Exception) -> str:
         return f"dial tcp {address}: i/o timeout"
     if isinstance(error, httpx.TimeoutException | trio.TooSlowError):
         return "net/http: timeout awaiting response headers (Client.Timeout exceeded while awaiting headers)"
+    if isinstance(error, httpx.RemoteProtocolError) and _NO_HTTP_LINE(str(error)):
+        return f"net/http: HTTP/1.x transport connection broken: {_NOT_HTTP}"
     cause = _innermost(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"tls: failed to verify certificate: {cause.verify_message}"
@@ -488,6 +493,33 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
         raise StartupError(f"failed to AppendCertsFromPEM {path}") from error
 
 
+def in_words(error: UpstreamError) -> str:
+    """Return an error as a clause about the node, such as "it refused the request (HTTP 403)".
+
+    Its own text is NSQ's, for those who know Go. It also has the whole address, which may name other topics.
+    """
+    text = str(error)
+    if error.not_read:
+        return "its answer is too large"
+    if error.status:
+        return f"it refused the request (HTTP {error.status})"
+    if "lookup" in text and "dial tcp" in text:
+        return "its name cannot be resolved"
+    if "connection refused" in text:
+        return "nothing listens at its address"
+    if "i/o timeout" in text:
+        return "it does not accept connections"
+    if error.timed_out:
+        return "it accepted the connection but did not answer in time"
+    if ": tls: " in text:
+        return "TLS failed"
+    if _NOT_HTTP in text:
+        return "its answer is not HTTP: is this its TCP port?"
+    if ": its answer is not JSON: " in text:
+        return "its answer cannot be read"
+    return "it could not be reached"
+
+
 def explain(address: str, error: UpstreamError) -> str:
     """Return the likely meaning of an error, and what to try."""
     text = str(error)
@@ -501,11 +533,16 @@ def explain(address: str, error: UpstreamError) -> str:
         return f"Nothing listens at {address}: it is not running, or its --broadcast-address or port is wrong."
     if "i/o timeout" in text:
         return (
-            f"{address} does not accept connections: a firewall is in the way, the machine is gone, or its "
+            f"{address} does not accept connections: a firewall blocks it, the machine is gone, or its "
             "--broadcast-address is wrong."
         )
     if error.timed_out:
         return "It accepted the connection but did not answer in time: it hangs or is overloaded."
+    if _NOT_HTTP in text:
+        return (
+            f"It does not speak HTTP: {address} is probably its TCP port. HTTP is usually on port 4151 for nsqd, and on "
+            "4161 for nsqlookupd."
+        )
     if ": tls: " in text:
         return "TLS failed: check --http-client-tls-root-ca-file and the node's certificate."
     if error.not_read:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from nsqadmin.cluster.message_groups import MOST_ROWS, NodeGroups, read_groups
 from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.messages.reading import code_of
-from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.client import UpstreamError, in_words
 from nsqadmin.upstream.questions import ask_each
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.client import Upstream
 
 PATIENCE: Final = 5.0  # seconds that a page waits; a node takes two for the times of old messages
-NO_SUCH: Final = "it knows no groups: it is a Go nsqd, or older than ours"
+NO_SUCH: Final = "it does not support groups: it is a Go nsqd or an older version"
 _NO_MESSAGES: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
 
 
@@ -57,5 +57,5 @@ class GroupQuestions:
                 return NodeGroups(node=node.address, has_rules=False)
             if code in _NO_MESSAGES:
                 return NodeGroups(node=node.address)
-            reason = NO_SUCH if code == "NOT_FOUND" else f"it cannot be asked: {error}"
+            reason = NO_SUCH if code == "NOT_FOUND" else in_words(error)
             return NodeGroups(node=node.address, untold=reason)

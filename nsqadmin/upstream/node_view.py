@@ -39,6 +39,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         tcp_port=announced.tcp_port,
         http_port=announced.http_port,
         version=announced.version or (answer.version if answer is not None else ""),
+        release=answer.release if answer is not None else "",
         region=announced.region,
         zone=announced.zone,
         health=asked.health,

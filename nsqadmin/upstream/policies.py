@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from nsqadmin.cluster.policies import NodePolicy, read_policy
 from nsqadmin.cluster.sane import NotUnderstood
-from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.client import UpstreamError, in_words
 from nsqadmin.upstream.questions import ask_each
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.client import Upstream
 
 PATIENCE: Final = 2.0  # seconds that a page waits for the nodes
-NO_SUCH: Final = "it knows no policy file: it is a Go nsqd, or older than ours"
+NO_SUCH: Final = "it does not support policy files: it is a Go nsqd or an older version"
 _UNKNOWN_OPTION: Final = (400, 404)
 
 
@@ -44,5 +44,5 @@ class PolicyQuestions:
         except NotUnderstood as error:
             return NodePolicy(node=node.address, untold=str(error))
         except UpstreamError as error:
-            reason = NO_SUCH if error.status in _UNKNOWN_OPTION else f"it cannot be asked: {error}"
+            reason = NO_SUCH if error.status in _UNKNOWN_OPTION else in_words(error)
             return NodePolicy(node=node.address, untold=reason)

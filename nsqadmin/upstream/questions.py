@@ -43,4 +43,4 @@ async def ask_each(
 def _silence(node: Node, patience: float) -> str:
     if node.is_reachable:
         return f"it has not answered within {patience:g} s"
-    return f"it does not answer: {node.error}" if node.error else "it does not answer"
+    return "it does not answer"  # the error itself is on the node's page

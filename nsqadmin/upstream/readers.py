@@ -12,14 +12,14 @@ import trio
 from nsqadmin.cluster.readers import NodeReaders, joined, read_readers
 from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.upstream.asked import Round
-from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.client import UpstreamError, in_words
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Topic
     from nsqadmin.upstream.asked import AskedNode
     from nsqadmin.upstream.client import Upstream
 
-NO_LOG: Final = "it keeps no log that could be read: it is a Go nsqd, or older than ours"
+NO_LOG: Final = "it keeps no readable log: it is a Go nsqd or an older version"
 _AT_ONCE: Final = 16
 _NOT_FOUND: Final = 404
 
@@ -76,7 +76,7 @@ class ReaderSurvey:
         except UpstreamError as error:
             if error.status == _NOT_FOUND:  # the topic has just been deleted there
                 return NodeReaders(reports=())
-            return replace(before, reason=f"it cannot be asked: {error}")
+            return replace(before, reason=in_words(error))
 
     def shown(self, topics: Sequence[Topic]) -> tuple[Topic, ...]:
         """Return the topics, with their readers if known."""

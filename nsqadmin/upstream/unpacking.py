@@ -48,7 +48,7 @@ class Body:
             return
         while received:
             if self._unpacker.eof:
-                raise ValueError("an answer that goes on after the end of its packed data")
+                raise ValueError("an answer that continues after the end of its packed data")
             try:
                 piece = self._unpacker.decompress(received, _PIECE)
             except zlib.error as error:

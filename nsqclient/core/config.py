@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Final, Literal, Self
 
 from nsqclient.core.errors import ConfigError
-from nsqcommon.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration, parse_duration
+from nsqcommon.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration, parse_long_duration
 from nsqcommon.recipients import Recipients
 
 BackoffStrategy = Literal["exponential", "full_jitter", "none"] | Callable[[int], float]
@@ -423,7 +423,7 @@ def _read_duration(value: object) -> float:
     if text == "-1":  # the usual way to write "off"
         return _OFF
     try:
-        return parse_duration(text) / SECOND
+        return parse_long_duration(text) / SECOND
     except ValueError:
         number = text.removeprefix("-").removeprefix("+").replace(".", "", 1)
         what = "missing unit in" if number.isascii() and number.isdigit() else "invalid"

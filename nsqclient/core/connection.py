@@ -28,6 +28,7 @@ from nsqcommon.wire.extensions import EXTENSIONS
 from nsqcommon.wire.frames import FrameType
 from nsqcommon.wire.identify import HttpEndpoint
 from nsqcommon.wire.message import HEADER_SIZE, decode_message
+from nsqcommon.wire.wrong_port import HTTP_RESPONSE, KIND_OF_NSQLOOKUPD
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
@@ -46,7 +47,6 @@ _DEFAULT_MAX_MSG_TIMEOUT_MS: Final = 900_000
 _DEFAULT_MAX_DEFLATE_LEVEL: Final = 6
 _MOST_IN_HANDSHAKE: Final = 64 * 1024
 _MOST_EVER: Final = (1 << 31) - 1
-_HTTP: Final = int.from_bytes(b"HTTP")  # a web server's answer, read as a frame size
 _PREFIX_SIZE: Final = 8
 _BODY: Final = _PREFIX_SIZE + HEADER_SIZE  # offset of a message's body in its frame
 
@@ -274,7 +274,7 @@ class NsqdConnection(ABC):
             self._handle_frame(kind, content, now)
 
     def _bad_size(self, size: int) -> Exception:
-        if size == _HTTP:
+        if size == HTTP_RESPONSE:
             return HandshakeError("unexpected HTTP response, a nsqd TCP endpoint is required")
         if size < 0:
             return Disconnected(f"response msg size is negative: {size}")
@@ -285,6 +285,8 @@ class NsqdConnection(ABC):
     # The handshake, frame by frame
 
     def _identified(self, kind: int, content: bytes, now: float) -> None:
+        if kind == KIND_OF_NSQLOOKUPD:
+            raise HandshakeError("unexpected nsqlookupd response, a nsqd TCP endpoint is required")
         if kind != _RESPONSE:
             raise HandshakeError(f"failed to IDENTIFY - {_text(content)}")
         self.terms = terms = read_terms(content)

@@ -12,6 +12,7 @@ from nsqcommon.log_rate_limit import LogRateLimit
 
 LOGGER: Final = logging.getLogger("nsqclient")
 
+_SAME_FAILURE: Final = 60.0  # seconds between lines about an nsqlookupd that fails for the same reason
 _MOST_SHOWN: Final = 5  # at most this many addresses in one line
 
 # Events that may occur for each message, or at any rate that a faulty nsqd chooses.
@@ -22,9 +23,17 @@ def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Even
     """Return a function that logs each event as one line. The line's `extra` has `nsqd`, the address, and `event`."""
 
     rations: dict[str, LogRateLimit] = {}  # limits lines about messages, for each nsqd until it disconnects
+    failures: dict[events.LookupFailed, float] = {}  # when we last logged each; a client asks every second or so
 
     def log(event: events.Event) -> None:
         level, text = _line(event)
+        if isinstance(event, events.LookupFailed):
+            if monotonic() - failures.get(event, -_SAME_FAILURE) < _SAME_FAILURE:
+                level = logging.DEBUG
+            else:
+                failures[event] = monotonic()
+        elif isinstance(event, events.DiscoveryRound) and not event.failed:
+            failures.clear()
         if not logger.isEnabledFor(level):
             return
         address = getattr(event, "address", "")

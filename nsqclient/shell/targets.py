@@ -37,7 +37,8 @@ def check_target(target: Target) -> None:
         try:
             where = parse_address(target)
         except AddressError as error:
-            raise ConfigError("nsqd", target, f"{target}: {error}") from error
+            text = str(error)  # names the whole address, or only its port
+            raise ConfigError("nsqd", target, text if target in text else f"{target}: {text}") from error
         if not where.is_unix and not where.port:
             raise ConfigError("nsqd", target, f"{target}: missing port")
         if where.is_unix and "/" not in where.path:

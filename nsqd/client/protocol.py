@@ -46,6 +46,7 @@ from nsqcommon.wire.extensions import HEADERS, KEYS
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, error_frame, response_frame
 from nsqcommon.wire.identify import Negotiation, decode_identify
+from nsqcommon.wire.wrong_port import HTTP_REQUESTS
 from nsqd.client.authorization import Ask, Authorization, Suspended
 from nsqd.client.keepalive import KeepAlive
 from nsqd.client.outbox import Outbox
@@ -195,6 +196,8 @@ class ClientProtocol:
         if len(magic) < 4:
             return b""
         if magic != MAGIC:
+            if magic in HTTP_REQUESTS:
+                self._note("error", b"an HTTP request at the TCP port; HTTP has a port of its own")
             self._fail(ProtocolError(Fault.BAD_PROTOCOL))
             self._outbox.wake()
             return b""

@@ -10,7 +10,7 @@ from nsqcommon.daemon import version_line
 from nsqcommon.durations import parse_duration, seconds
 from nsqcommon.http_api import EMPTY, JSON, V1, HttpError, Request, Response, handler_slices, json, plain, text, truth
 from nsqcommon.prometheus import CONTENT_TYPE, exposition_pieces
-from nsqcommon.version import NSQ_VERSION
+from nsqcommon.version import NSQ_VERSION, suite_version
 from nsqcommon.wire.lookup import DRAINING
 from nsqd.broker import stats
 from nsqd.broker.stats_records import only_about
@@ -207,6 +207,8 @@ class NodeEndpoints:
         memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None
         if query.get("format") == "json":
             more: dict[str, object] = {"draining": True} if self._is_draining() else {}
+            if query.get("ages") == "true":  # NSQ's answer has no such member
+                more["release"] = suite_version()
             more |= self._worker
             if not request.is_limited:
                 more |= _policy_members(self._policy, ages=query.get("ages") == "true")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsqcommon.daemon import wait_for_signal
+from nsqcommon.daemon import name_process, wait_for_signal
 from nsqcommon.startup import TakenOver
 from nsqd.workers.folders import refuse_folders_of_workers
 
@@ -18,6 +18,7 @@ async def run(options: Options) -> None:
     if options.worker >= 0:
         from nsqd.workers.worker import run_worker
 
+        name_process(f"nsqd worker {options.worker}")
         await run_worker(options)
     elif options.workers:
         from nsqd.workers.supervisor import supervise  # imports no broker, so the supervisor stays small

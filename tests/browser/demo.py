@@ -373,9 +373,7 @@ def _topics() -> tuple[Topic, ...]:
             sampler,
             name="orders",
             readers=_readers(),
-            readers_untold=(
-                Untold(node=N2, reason="it keeps no log that could be read: it is a Go nsqd, or older than ours"),
-            ),
+            readers_untold=(Untold(node=N2, reason="it keeps no readable log: it is a Go nsqd or an older version"),),
             nodes=(
                 TopicNode(node=N1, message_count=912_331, message_bytes=182_466_200, has_log=True),
                 TopicNode(node=N2, message_count=402_117, message_bytes=80_423_400),

@@ -77,7 +77,7 @@ def test_from_failing_to_handled(page: Browser, two: Two, topic: str) -> None:
     page.fill("#rate", "20")
     shot(page, "buried-kick")
     page.click("#dialog button.primary")
-    page.wait_for_text("At work.", "#dialog")
+    page.wait_for_text("Running:", "#dialog")
     page.click_text("Close", "#dialog a")
     page.wait_for_text(f"of {COUNT}", "[data-hurries]")
     shot(page, "buried-progress")

@@ -106,10 +106,10 @@ def test_messages_are_searched(page: Browser, topic: str) -> None:
     page.open(f"/topics/{topic}?tab=messages")
     page.fill("#filter", "country = FR and amount >= 100")
     page.press("enter")
-    page.wait_for_text("1 hit. Looked at all 5 messages", "#found")
+    page.wait_for_text("1 match. Searched all 5 messages", "#found")
     assert page.text("#messages mark") == "FR"
     page.click_text("Oldest", ".filters a")
-    page.wait_for_text("1 hit.", "#found")
+    page.wait_for_text("1 match.", "#found")
     assert page.run("return document.querySelector('#filter').value") == "country = FR and amount >= 100"
     page.open(f"/topics/{topic}?tab=messages&filter=a+%3D+b+or")
     assert "not understood" in page.text("#search-wrong")
@@ -184,7 +184,7 @@ def test_selected_messages_are_replayed_to_one_channel(page: Browser, cluster: C
     assert page.run("return document.querySelector('#dialog [name=to]:checked').value") == "channel:c"
     shot(page, "dialog-redeliver")
     page.click("#dialog button.primary")
-    page.wait_for_text("2 messages are delivered once more to the channel c alone", "#dialog [data-receipt=ok]")
+    page.wait_for_text("2 messages queued for redelivery to c", "#dialog [data-receipt=ok]")
     assert depth(cluster.nodes[0], topic) == 2
     assert cluster.nodes[0].channel(topic, "other")["depth"] == 0
     page.click_text("Messages of c", "#dialog a")
@@ -221,7 +221,7 @@ def test_replaying_works_without_scripts(page: Browser, cluster: Cluster, topic:
     page.click("#replay-selected")
     page.wait_for_text("Replay 1 message", "#sheet h1")
     page.click("#sheet button.primary")
-    page.wait_for_text("1 message is delivered once more to the channel c alone", "#sheet")
+    page.wait_for_text("1 message queued for redelivery to c", "#sheet")
     assert depth(cluster.nodes[0], topic) == 1
 
 
@@ -255,7 +255,7 @@ def test_order_123_among_40000_is_found_and_replayed_to_one_channel_in_five_clic
     click("Replay…", "#messages tbody button")
     click("billing", "#dialog label")
     click("Replay", "#dialog button.primary")
-    page.wait_for_text("1 message is delivered once more to the channel billing alone", "#dialog [data-receipt=ok]")
+    page.wait_for_text("1 message queued for redelivery to billing", "#dialog [data-receipt=ok]")
     assert clicks <= 5
     waiting = {name: sum(node.channel(topic, name)["depth"] for node in cluster.nodes) for name in channels}
     assert waiting == {"billing": 1, "shipping": 0, "audit": 0}
@@ -306,17 +306,17 @@ def long_topic(cluster: Cluster, topic: str) -> str:
 def test_a_search_goes_on_with_the_same_rows_that_one_page_would_have(page: Browser, long_topic: str) -> None:
     asked = f"/topics/{long_topic}?tab=messages&filter=name+~+m%C3%BCller&columns=name&channel=c"
     page.open(f"{asked}&limit=500")
-    page.wait_for_text("120 hits", "#hits")
+    page.wait_for_text("120 matches", "#hits")
     at_once = page.run(ROWS)
     page.open(f"{asked}&limit=50")
-    page.wait_for_text("50 hits", "#hits")
-    assert "Looked at all" not in page.text("#found")
+    page.wait_for_text("50 matches", "#hits")
+    assert "Searched all" not in page.text("#found")
     page.click("#go-on")
-    page.wait_for_text("100 hits", "#hits")
-    page.wait_for_text("Go on", "#go-on")
+    page.wait_for_text("100 matches", "#hits")
+    page.wait_for_text("Continue", "#go-on")
     page.click("#go-on")
-    page.wait_for_text("120 hits", "#hits")
-    page.wait_for_text("Looked at all 125 messages", "#found")
+    page.wait_for_text("120 matches", "#hits")
+    page.wait_for_text("Searched all 125 messages", "#found")
     assert page.count("#go-on") == 0
     assert page.run(ROWS) == at_once
     assert "channel=c" in at_once[-1]
@@ -329,12 +329,12 @@ def test_a_search_that_has_found_nothing_yet_does_not_say_that_nothing_matches(p
     page.allow_scripts(False)
     page.open(f"/topics/{long_topic}?tab=messages&limit=20&filter=name+~+m%C3%BCller")
     for hits in range(20, 120, 20):
-        page.wait_for_text(f"{hits} hits", "#hits")
+        page.wait_for_text(f"{hits} matches", "#hits")
         page.click("#go-on")
-    page.wait_for_text("120 hits", "#hits")
+    page.wait_for_text("120 matches", "#hits")
     if page.count("#go-on"):
         page.click("#go-on")
-    page.wait_for_text("Looked at all 125 messages", "#found")
+    page.wait_for_text("Searched all 125 messages", "#found")
     assert "Nothing matches" not in page.text("main")
     page.open(f"/topics/{long_topic}?tab=messages&filter=nosuchword")
     page.wait_for_text("Nothing matches", "#hits")
@@ -352,7 +352,7 @@ def test_a_tailed_row_has_the_cells_that_it_has_in_history(page: Browser, cluste
     page.wait_for_text("Tail stopped", "#tail-state")
     until(lambda: cluster.nodes[0].http("GET", f"/topic/log?topic={topic}").json["next"] == 6, "it is synced")
     page.open(asked)
-    page.wait_for_text("1 hit", "#hits")
+    page.wait_for_text("1 match", "#hits")
     assert page.run(CELLS)[:-1] == tailed
     assert "<mark>Müller</mark>" in tailed[-1]
 
@@ -371,5 +371,5 @@ def test_every_disabled_control_says_why(page: Browser, topic: str) -> None:
 def test_the_hits_do_not_collapse_in_a_low_window(page: Browser, long_topic: str, width: int) -> None:
     page.look(width=width, height=96)
     page.open(f"/topics/{long_topic}?tab=messages&filter=name&limit=50")
-    page.wait_for_text("50 hits", "#hits")
+    page.wait_for_text("50 matches", "#hits")
     assert page.run("return document.querySelector('.browser .scroll').getBoundingClientRect().height") >= 300

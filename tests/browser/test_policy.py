@@ -90,7 +90,7 @@ def test_what_rules_lose_is_red_with_an_icon_and_a_word(page: Browser) -> None:
         colour = f"return getComputedStyle(document.querySelector('{row} td:last-child')).color"
         for width in WIDTHS:
             page.look(width=width)
-            assert "were dropped, the oldest first, as there were too many (overflow)" in page.text(row)
+            assert "Oldest messages dropped: channel over its limit (overflow)" in page.text(row)
             assert page.text(f"{row} .state.problem") == "Lost"
             assert page.count(f"{row} .state.problem svg use[href='#i-problem']") == 1
             assert page.run(colour) == page.run(
@@ -98,7 +98,7 @@ def test_what_rules_lose_is_red_with_an_icon_and_a_word(page: Browser) -> None:
                 "const found = getComputedStyle(it).color; it.remove(); return found"
             )
             tried = page.run("return [...document.querySelectorAll('.state.muted')].map((it) => it.innerText)")
-            assert ("Would have" in tried) is (path == "/topics/letters")
+            assert ("Dry run" in tried) is (path == "/topics/letters")
             assert page.run(FITS)
             shot(page, f"policy-counts-{width}")
 

@@ -205,7 +205,7 @@ def test_a_node_that_hangs_makes_no_open_page_look_better(
         assert name_of(node) in hand.page.text("main .incidents")
         assert "payments/ledger · Paused" in hand.page.text("main")
         hand.page.open("/nodes")
-        assert "last known numbers" in hand.page.text("main")
+        assert "last known values" in hand.page.text("main")
     finally:
         node.send_signal(signal.SIGCONT)
     hand.page.open("/topics/payments/ledger")

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from nsqcommon.daemon import GC_THRESHOLDS, raise_file_limit
+from nsqcommon.version import suite_version
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 20  # seconds that any of these may take on a slow machine
@@ -238,6 +239,13 @@ def test_sigquit_tells_where_it_is_and_ends_at_once(start: Start) -> None:
     assert "bye" not in err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_ps_and_pgrep_show_the_name_of_the_daemon_and_not_pythons(start: Start) -> None:
+    process = start()
+    wait_until_up(process)
+    assert Path(f"/proc/{process.pid}/comm").read_text() == "nsqd\n"
+
+
 def test_help_goes_to_stderr(start: Start) -> None:
     status, out, err = outcome(start("--help"))
     assert (status, out) == (0, "")
@@ -248,13 +256,11 @@ def test_the_version_goes_to_stdout(start: Start) -> None:
     status, out, err = outcome(start("-version"))
     assert (status, err) == (0, "")
     version = ".".join(map(str, sys.version_info[:3]))
-    assert out == f"nsqd v1.3.0 (built w/python{version})\n"
+    assert out == f"nsqd v1.3.0 (built w/python{version}, nsq-suite {suite_version()})\n"
 
 
-def test_a_wrong_flag_ends_with_usage_and_status_2(start: Start) -> None:
-    status, out, err = outcome(start("--nope"))
-    assert (status, out) == (2, "")
-    assert err.startswith("flag provided but not defined: -nope\nUsage of nsqd:\n")
+def test_a_wrong_flag_ends_with_one_line_and_status_2(start: Start) -> None:
+    assert outcome(start("--nope")) == (2, "", "nsqd: flag provided but not defined: -nope; see nsqd --help\n")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcommon.durations import whole_milliseconds
+from nsqcommon.durations import parse_long_duration, whole_milliseconds
 from nsqcommon.options import (
     HOUR,
     MICROSECOND,
@@ -47,6 +47,12 @@ def test_durations_are_read_as_go_writes_them(text: str, duration: int) -> None:
 def test_other_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^parse error$"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "5", "d", "1.5d", "-1d", "1d-1h", "1h1d", "1d1", "999999999d", "1w"])
+def test_other_long_durations_are_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^expected a duration such as 500ms, 90s, 1h30m or 7d$"):
+        parse_long_duration(text)
 
 
 @pytest.mark.parametrize(

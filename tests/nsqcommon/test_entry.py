@@ -22,7 +22,10 @@ def test_a_missing_extra_is_named_in_one_line(program: str, hidden: str, extra: 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     name = program.partition(".")[0]
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{name}: {hidden} is not installed; it comes with: pip install 'nsq-suite[{extra}]'\n"
+    assert (
+        done.stderr
+        == f"{name}: {hidden} is not installed; it comes with: pip install '.[{extra}]', in a checkout of nsq-suite\n"
+    )
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug() -> None:

@@ -49,9 +49,8 @@ def listen() -> Iterator[Listen]:
         ("[fe80::1%eth0]:80", Address(host="fe80::1%eth0", port=80)),
         ("/run/nsqd.sock", Address(path="/run/nsqd.sock")),
         ("nsqd.sock", Address(path="nsqd.sock")),
-        ("::1", Address(path="::1")),
-        ("a:b:c", Address(path="a:b:c")),
-        ("[::1]", Address(path="[::1]")),
+        ("./nsqd", Address(path="./nsqd")),
+        ("@nsqd", Address(path="@nsqd")),
     ],
 )
 def test_an_address_is_tcp_when_it_splits_as_host_and_port(text: str, address: Address) -> None:
@@ -69,6 +68,12 @@ def test_an_address_prints_as_it_was_written(text: str) -> None:
     [
         ("", "empty address"),
         ("127.0.0.1:65536", "address 65536: invalid port"),
+        ("127.0.0.1", "address 127.0.0.1: missing port in address"),
+        ("4150", "address 4150: missing port in address"),
+        ("broker.example", "address broker.example: missing port in address"),
+        ("[::1]", "address [::1]: missing port in address"),
+        ("::1", "address ::1: too many colons in address"),
+        ("a:b:c", "address a:b:c: too many colons in address"),
         ("127.0.0.1:http", "lookup tcp/http: unknown port"),
         ("127.0.0.1:-1", "lookup tcp/-1: unknown port"),
         ("127.0.0.1:٣", "lookup tcp/٣: unknown port"),
@@ -78,6 +83,15 @@ def test_other_addresses_are_refused(text: str, message: str) -> None:
     with pytest.raises(AddressError) as refused:
         parse_address(text)
     assert str(refused.value) == message
+
+
+def test_a_host_without_a_port_is_no_unix_socket_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ListenError, match=r"missing port in address; expected host:port, or \./127\.0\.0\.1 for a unix socket"
+    ):
+        bind("127.0.0.1")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0", "0.0.0.0:0", ":0"])

@@ -12,6 +12,7 @@ from nsqcommon.logs import LogLevel
 from nsqcommon.options import (
     DURATION,
     FLOATS,
+    HOUR,
     MILLISECOND,
     SECOND,
     BaseOptions,
@@ -94,15 +95,25 @@ def test_words_for_false(word: str) -> None:
     assert not read(f"--deflate={word}").deflate
 
 
-def test_a_bare_word_ends_the_flags() -> None:
-    options = read("--deflate", "false", "--max-size=7")
-    assert options.deflate
-    assert options.max_size == 100
+@pytest.mark.parametrize(
+    ("argv", "argument"),
+    [
+        (["extra"], "extra"),
+        (["--deflate", "false", "--max-size=7"], "false"),
+        (["--max-size=3", "-", "--max-size=7"], "-"),
+        (["--max-size=3", "--", "--max-size=7"], "--max-size=7"),
+        (["", "--max-size=7"], ""),
+    ],
+)
+def test_an_argument_is_refused_because_all_flags_after_it_would_be_ignored(argv: list[str], argument: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(*argv)
+    assert refused.value.message == f'unexpected argument "{argument}"'
 
 
-@pytest.mark.parametrize("end", ["--", "-", ""])
-def test_dashes_alone_end_the_flags(end: str) -> None:
-    assert read("--max-size=3", end, "--max-size=7").max_size == 3
+@pytest.mark.parametrize("end", ["--", ""])
+def test_nothing_may_follow_the_flags(end: str) -> None:
+    assert read("--max-size=3", end).max_size == 3
 
 
 def test_a_value_may_look_like_a_flag() -> None:
@@ -128,7 +139,7 @@ def test_a_list_of_numbers_may_also_have_commas() -> None:
         (["---x"], "bad flag syntax: ---x"),
         (["--deflate=2"], 'invalid boolean value "2" for -deflate: parse error'),
         (["--version=x"], 'invalid boolean value "x" for -version: parse error'),
-        (["--pause=5"], 'invalid value "5" for flag -pause: parse error'),
+        (["--pause=5"], 'invalid value "5" for flag -pause: expected a duration such as 500ms, 90s, 1h30m or 7d'),
         (["--mode=slow"], 'invalid value "slow" for flag -mode: must be one of fast, safe'),
         (
             ["--log-level=warning"],
@@ -138,12 +149,40 @@ def test_a_list_of_numbers_may_also_have_commas() -> None:
         (["--max-size=\n\udcff"], r'invalid value "\n\xff" for flag -max-size: parse error'),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_usage(argv: list[str], message: str) -> None:
+def test_a_wrong_command_line_is_refused(argv: list[str], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         read(*argv)
     assert refused.value.message == message
     assert refused.value.exit_status == 2
-    assert refused.value.usage.startswith("Usage of thing:\n")
+    assert refused.value.line("thing") == f"thing: {message}; see thing --help"
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("max-sise", "max-size"),
+        ("tcp_address", "tcp-address"),
+        ("confg", "config"),
+        ("halp", "help"),
+        ("verson", "version"),
+    ],
+)
+def test_a_wrong_flag_names_the_one_that_was_probably_meant(flag: str, meant: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(f"--{flag}=3")
+    assert refused.value.message == f"flag provided but not defined: -{flag} (did you mean --{meant}?)"
+
+
+@pytest.mark.parametrize(("text", "duration"), [("7d", 7 * 24 * HOUR), ("1d12h", 36 * HOUR), ("90m", 90 * 60 * SECOND)])
+def test_a_duration_may_have_days(text: str, duration: int, tmp_path: Path) -> None:
+    assert read(f"--pause={text}").pause == duration
+    (tmp_path / "thing.toml").write_text(f'pause = "{text}"')
+    assert read(f"--config={tmp_path / 'thing.toml'}").pause == duration
+
+
+def test_help_has_the_form_of_durations() -> None:
+    with pytest.raises(HelpRequested, match=r"A duration has units, such as 500ms, 90s, 1h30m or 7d\."):
+        read("--help")
 
 
 @pytest.mark.parametrize("flag", ["-h", "--h", "-help", "--help"])
@@ -233,7 +272,10 @@ def test_values_in_the_file(tmp_path: Path, text: str, name: str, value: object)
     ("text", "message"),
     [
         ("pause = 1.5", "Resolve failed to coerce value 1.5 (2s) for field pause - invalid value type float"),
-        ('pause = "5"', "Resolve failed to coerce value 5 (2s) for field pause - parse error"),
+        (
+            'pause = "5"',
+            "Resolve failed to coerce value 5 (2s) for field pause - expected a duration such as 500ms, 90s, 1h30m or 7d",
+        ),
         ("max_size = true", "Resolve failed to coerce value True (100) for field max_size - invalid value type bool"),
         ('max_size = "0x1"', "Resolve failed to coerce value 0x1 (100) for field max_size - invalid value type str"),
         ("deflate = 2", "Resolve failed to coerce value 2 (true) for field deflate - invalid value type int"),

@@ -95,6 +95,14 @@ def test_registrations_of_the_specification(nsqd: Nsqd) -> None:
     assert nsqd.producers == ["host1"]
 
 
+@pytest.mark.parametrize(
+    ("sent", "note"), [(b"GET / HTTP/1.1\r\n", "'GET ' (an HTTP request: HTTP has another port)"), (b"  V2", "'  V2'")]
+)
+def test_an_http_request_at_the_tcp_port_is_named_in_the_log(nsqd: Nsqd, sent: bytes, note: str) -> None:
+    nsqd.say(sent)
+    assert f"error: client(10.0.0.5:51234) bad protocol magic {note}" in nsqd.notes
+
+
 @pytest.mark.parametrize(("sent", "error"), [
     (b"  V2", b"E_BAD_PROTOCOL"),
     (b"GET / HTTP/1.1\r\n", b"E_BAD_PROTOCOL"),

@@ -6,6 +6,7 @@ Bad input gets one clear line, and an exit status that is not 0. `scripts/test-d
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -67,6 +68,23 @@ def test_help_says_what_a_script_does_and_installs_nothing(script: str, tree: Pa
         [f"scripts/{script}", "--help"], cwd=tree, capture_output=True, text=True, timeout=LIMIT, check=True
     )
     assert answer.stdout.splitlines() == header_of(tree / "scripts" / script)
+    assert not (tree / ".venv").exists()
+
+
+def test_setup_says_every_ten_seconds_how_far_it_is(tree: Path) -> None:
+    executable(tree / ".venv/bin/python", '#!/bin/sh\necho "Collecting trio"\n[ "$1" = -c ] || /bin/sleep 1\n')
+    executable(tree / "bin/sleep", "#!/bin/sh\n/bin/sleep 0.2\n")
+    path = f"{tree / 'bin'}:{os.environ['PATH']}"
+    done = started(tree / "scripts/setup", PATH=path)
+    assert done.returncode == 0
+    _, *ticks, _ = done.stderr.splitlines()
+    assert ticks
+    assert all(re.fullmatch(r"setup: \d+ s so far: Collecting trio", line) for line in ticks)
+
+
+def test_the_help_of_the_demo_installs_nothing(tree: Path) -> None:
+    done = started(tree / "scripts/demo", "--help")
+    assert (done.returncode, done.stdout.splitlines()) == (0, header_of(tree / "scripts/demo"))
     assert not (tree / ".venv").exists()
 
 
@@ -162,8 +180,10 @@ def test_without_a_network_it_says_that_no_index_can_be_reached(installed: Path)
     nowhere = {"PIP_INDEX_URL": index, "PIP_RETRIES": "1", "PIP_CONFIG_FILE": os.devnull}
     status, lines = run(installed / "scripts/setup", "admin", **nowhere)
     assert status == CANNOT
-    assert len(lines) == 2, "that it begins, and why it ends"
-    assert lines[-1].startswith("setup: pip could not install this tree: no package index can be reached")
+    first, *ticks, last = lines
+    assert first.startswith("setup: installing into .venv, with admin")
+    assert all(" s so far: " in line for line in ticks)
+    assert last.startswith("setup: pip could not install this tree: no package index can be reached")
 
 
 def test_tools_that_may_not_be_installed_are_named_one_line_each(tree: Path, tmp_path: Path) -> None:

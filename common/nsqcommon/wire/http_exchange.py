@@ -92,7 +92,7 @@ class ResponseReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            raise BadResponse(f"malformed HTTP response: {error}") from error
+            raise BadResponse(f"malformed HTTP response: {error}{_hint(str(error))}") from error
         except httptools.HttpParserUpgrade as error:
             raise BadResponse("malformed HTTP response: an upgrade to another protocol") from error
         if self._overhead > _MOST_OVERHEAD + _MOST_OVERHEAD_PER_BYTE * self._size:
@@ -155,3 +155,10 @@ class ResponseReader:
             self._location = self._index = b""
             self._announced = 0
             self._has_end = False
+
+
+def _hint(error: str) -> str:
+    """Name the likely mistake if the peer doesn't speak HTTP at all."""
+    if not error.startswith("Expected HTTP/"):
+        return ""
+    return " (is this a TCP port? HTTP is usually on port 4151 for nsqd, and on 4161 for nsqlookupd)"

@@ -12,6 +12,7 @@ from typing import Final
 
 from nsqcommon.nsq_json import Fields, JsonError, dumps, read
 from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.wrong_port import HTTP_RESPONSE
 
 MAGIC: Final = b"  V1"
 OK: Final = b"OK"
@@ -133,6 +134,8 @@ class ReplyReader:
             return None
         (size,) = _size.unpack_from(self._data)
         if not 0 <= size <= self._max_size:
+            if size == HTTP_RESPONSE:
+                raise BadReply("unexpected HTTP response, a nsqlookupd TCP endpoint is required")
             raise BadReply(f"response of {size} bytes, expected 0 to {self._max_size}")
         end = _size.size + size
         if len(self._data) < end:

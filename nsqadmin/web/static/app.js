@@ -323,7 +323,7 @@ const Numbers = (() => {
   async function showSheet(answer) { showPage(await answer.text(), answer.status); }
   function showPage(html, status) {
     const sheet = $("#sheet", new DOMParser().parseFromString(html, "text/html"));
-    if (!sheet) { toast(`That did not work (${status})`); return; }
+    if (!sheet) { toast(`The request failed (${status})`); return; }
     dialog.replaceChildren(document.importNode(sheet, true));
     dress(dialog);
     if (!dialog.open) dialog.showModal();

@@ -9,7 +9,7 @@
   if (!table) return;
   const list = $("tbody", table), found = () => $$("tr[data-row]", list);
   const MOST_ROWS = 500; // a tail removes older ones
-  const LONGEST_SEARCH = 30000; // milliseconds; then it waits for "Go on"
+  const LONGEST_SEARCH = 30000; // milliseconds; then it waits for "Continue"
 
   // Rows come from the server as they are in the page, so that all look alike
 
@@ -111,10 +111,10 @@
       }
       Page.announce(`${$("#hits").textContent}. ${$("#looked").textContent}`);
     } catch (error) {
-      if (error.name !== "AbortError") Page.toast("The search was interrupted: go on");
+      if (error.name !== "AbortError") Page.toast("The search was interrupted: continue it");
     }
     search = null;
-    goOn.textContent = "Go on";
+    goOn.textContent = "Continue";
   }
   if (goOn && table.dataset.wanted) {
     goOn.addEventListener("click", (event) => { event.preventDefault(); if (search) search.abort(); else look(); });

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsqcommon.startup import StartupError
+from nsqcommon.version import how_to_install
 from nsqd.remote.location import StoreLocation, StoreScheme
 from nsqd.remote.object_store import OnUnknown, ignore
 from nsqd.remote.stores.folder import FolderStore
@@ -31,6 +32,6 @@ def open_store(
     except ModuleNotFoundError as error:
         if error.name != "obstore":
             raise
-        text = f"--remote={location} needs the library obstore: pip install 'nsq-suite[remote]'"
+        text = f"--remote={location} needs the library obstore: {how_to_install('remote')}"
         raise StartupError(text) from error
     return open_cloud_store(location, options, node=node, on_unknown=on_unknown)

@@ -72,7 +72,7 @@ def refused(status: int, body: bytes = b"") -> Callable[[], bytes]:
     [
         (
             refused(404, b'{"message":"NOT_FOUND"}'),
-            "it keeps no history: it is NSQ's own nsqd, or an older one of ours",
+            "it keeps no history: it is a Go nsqd or an older version",
         ),
         (refused(413, b'{"message":"TOO_MANY"}'), "its channel has more than 10,000 gaps"),
         (refused(500, b"[" * 10_000), "it did not report the channel's state (HTTP 500)"),
@@ -145,7 +145,7 @@ def test_a_node_that_was_asked_and_is_silent_may_still_do_it() -> None:
     pause = Action(kind=Kind.PAUSE_CHANNEL, topic="t", channel="c")
     (asked,) = carried_out(OneNode(refused(0), silent), pause, before=picture.snapshot()).steps
     assert (asked.is_done, asked.may_follow) == (False, True)
-    assert asked.why == "Asked, no answer in time: it hangs or is overloaded, and may still do so when it goes on."
+    assert asked.why == "No answer in time: it hangs or is overloaded, and may still do this later."
     (spared,) = carried_out(OneNode(refused(0)), before=picture.snapshot()).steps
     assert (spared.is_done, spared.may_follow) == (False, False)
 

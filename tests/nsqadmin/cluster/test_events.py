@@ -7,13 +7,18 @@ from dataclasses import replace
 import pytest
 
 from nsqadmin.cluster.events import events_between
-from nsqadmin.cluster.model import Channel, Health, Paused, Snapshot, Topic, TopicNode
+from nsqadmin.cluster.model import Channel, ChannelNode, Health, Paused, Snapshot, Topic, TopicNode
 from tests.support import picture
 from tests.support.picture import channel, channel_node, snapshot, topic
 
 
 def pictured(paused: Paused = Paused.NO) -> Snapshot:
-    topic = Topic(name="t", nodes=(TopicNode(node="n1:4151"),), channels=(Channel(topic="t", name="c", paused=paused),))
+    rows = tuple(
+        ChannelNode(node=node, paused=paused is Paused.YES or (paused is Paused.PARTLY and node == "n1:4151"))
+        for node in ("n1:4151", "n2:4151")
+    )
+    channel = Channel(topic="t", name="c", paused=paused, nodes=rows)
+    topic = Topic(name="t", nodes=(TopicNode(node="n1:4151"),), channels=(channel,))
     node = picture.node(answered_at=picture.NOW)
     return Snapshot(index=1, taken_at=picture.NOW, interval=5.0, has_lookupds=True, nodes=(node,), topics=(topic,))
 
@@ -22,9 +27,9 @@ def pictured(paused: Paused = Paused.NO) -> Snapshot:
     ("before", "now", "what", "text"),
     [
         (Paused.NO, Paused.YES, "paused", "channel t/c is paused"),
-        (Paused.NO, Paused.PARTLY, "paused", "channel t/c is paused on some nodes"),
+        (Paused.NO, Paused.PARTLY, "paused", "channel t/c is paused on 1 of 2 nodes"),
         (Paused.PARTLY, Paused.YES, "paused", "channel t/c is paused"),
-        (Paused.YES, Paused.PARTLY, "unpaused", "channel t/c is no longer paused on all nodes"),
+        (Paused.YES, Paused.PARTLY, "unpaused", "channel t/c is now paused only on 1 of 2 nodes"),
         (Paused.PARTLY, Paused.NO, "unpaused", "channel t/c is no longer paused"),
     ],
 )

@@ -19,7 +19,7 @@ def test_d39_messages_are_being_buried() -> None:
     finding = burying(12, finished=100.0)
     assert (finding.rule, finding.severity) == ("D39", Severity.WARNING)
     assert finding.verdict == "Messages are buried: 12 messages in the last minutes"
-    assert said(finding)["buried in all"] == "198"
+    assert said(finding)["buried in total"] == "198"
 
 
 def test_d39_is_a_problem_where_a_large_share_is_buried() -> None:

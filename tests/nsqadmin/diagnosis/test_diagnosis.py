@@ -327,7 +327,7 @@ def test_d18_one_consumer_gives_much_back_while_the_channel_as_a_whole_does_not(
     it = channel(channel_node(clients=(*well, bad)))
     finding = only(about(it, Trends(requeued=[4.1, 4.1], finished=[36.5, 36.5])))
     assert (finding.rule, finding.severity) == ("D18", Severity.WARNING)
-    assert finding.verdict == "settle-01 gives back 35 % of its messages"
+    assert finding.verdict == "settle-01 requeues 35 % of its messages"
     assert said(finding)["it requeues"] == "3.5/s"
 
 
@@ -392,7 +392,7 @@ def test_d1_and_d2_of_topics() -> None:
         ({"health": Health.DOWN, "error": "refused"}, "does not answer"),
         ({"health": Health.NEVER, "error": "no such host"}, "has never answered"),
         ({"health": Health.SLOW}, "is slow to answer"),
-        ({"own_health": "NOK - disk"}, "reports that it is not well"),
+        ({"own_health": "NOK - disk"}, "reports that it is unhealthy"),
         ({"lookupds": ()}, "is not registered with l1:4161"),
         ({"out_of_date": True}, "is older than the others"),
         ({"clock_skew": -30.0}, "is 30 s behind"),
@@ -511,7 +511,7 @@ def test_d17_a_channel_with_a_silent_node_is_never_fine() -> None:
     )
     assert found(fine) == []
     finding = next(it for it in found(hung("n2:4151", at=fine)) if it.channel)
-    assert (finding.rule, finding.verdict) == ("D17", "Unknown in part: n2:4151 does not answer")
+    assert (finding.rule, finding.verdict) == ("D17", "Partly unknown: n2:4151 does not answer")
     assert said(finding) == {"waiting there, last known": "3", "consumers there, last known": "1"}
 
 

@@ -50,7 +50,7 @@ def test_d36_names_the_largest_groups_and_warns_before_it_is_too_late() -> None:
 def test_d38_one_stuck_group_holds_most() -> None:
     finding = only(about(channel(MUCH)))
     assert (finding.rule, finding.severity) == ("D38", Severity.WARNING)
-    assert finding.verdict == "The group acme holds most of what is held: 2,000 of 2,040"
+    assert finding.verdict == "The group acme holds most of the held messages: 2,000 of 2,040"
     evidence = {
         "held": "2,000",
         "in flight": "1",

@@ -81,8 +81,8 @@ def test_d22_advises_by_the_cause_of_the_drop() -> None:
         return only(about(channel(channel_node(clients=(client(ready_count=5),)), policy_recent=recent))).advice
 
     assert "ephemeral" in advice(unburied)
-    assert "raise the bound" not in advice(unburied)
-    assert "raise the bound" in advice(overflown)
+    assert "raise the limit" not in advice(unburied)
+    assert "raise the limit" in advice(overflown)
     assert "ephemeral" not in advice(overflown)
     full = ("full, dropped", 7)
     assert "dropped as they arrive" in advice(full)

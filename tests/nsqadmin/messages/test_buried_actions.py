@@ -68,7 +68,7 @@ def test_a_node_that_has_not_told_is_not_asked_and_is_named_with_what_it_had() -
 def test_a_node_that_is_at_work_already_is_left_out() -> None:
     plan = planned(on_node("n1", 3), on_node("n2", 40, job=JOB))
     assert [it.node for it in plan.shares] == ["n1"]
-    assert "n2 is at work on a kick already" in words(plan)
+    assert "n2 is already running a kick" in words(plan)
 
 
 def test_by_reason_it_is_at_most_so_many_if_not_all_reasons_are_listed() -> None:
@@ -90,11 +90,11 @@ def test_who_receives_them_and_where_nobody_does() -> None:
 
 
 def test_what_can_be_stopped_and_what_can_be_taken_back() -> None:
-    assert "“Stop the rest” leaves the others buried" in words(planned(on_node("n1", 3), rate=1.0))
-    assert "“Stop the rest”" in words(planned(on_node("n1", 2001)))
+    assert "“Stop” leaves the others buried" in words(planned(on_node("n1", 3), rate=1.0))
+    assert "“Stop”" in words(planned(on_node("n1", 2001)))
     few = planned(on_node("n1", 3), ids=(("n1", ID),))
-    assert "Undo buries again what no consumer has got" in words(few)
-    assert "Stop the rest" not in words(few)
+    assert "Undo buries again those that no consumer has received" in words(few)
+    assert "“Stop”" not in words(few)
 
 
 def test_a_discard_of_a_selection_wants_the_number_typed_and_a_kick_does_not() -> None:
@@ -147,8 +147,8 @@ def test_a_kick_without_room_needs_force_and_says_where() -> None:
 
 def test_a_kick_by_force_says_what_becomes_of_new_messages() -> None:
     plan = planned(on_node("n1", 300, room=40), force=True)
-    assert "By force they go back all the same" in words(plan)
-    assert "new messages are dropped as they arrive" in words(plan)
+    assert "With force they are requeued anyway" in words(plan)
+    assert "new messages are dropped on arrival" in words(plan)
 
 
 @pytest.mark.parametrize("wanted", [{"limit": 40}, {"verb": Verb.DISCARD}])

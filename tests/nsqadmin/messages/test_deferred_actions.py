@@ -110,8 +110,8 @@ def recalled(nodes: Nodes, messages: str = "1@n1:4151@a") -> tuple[Recalled, lis
     ("failure", "says", "may_follow"),
     [
         (UpstreamError("timeout awaiting response headers"), "asked, no answer", True),
-        (UpstreamError("dial tcp 127.0.0.1:1: connect: connection refused"), "connection refused", False),
-        (UpstreamError("HTTP 404", status=404, body=b'{"message":"NOT_FOUND"}'), "older than ours", False),
+        (UpstreamError("dial tcp 127.0.0.1:1: connect: connection refused"), "nothing listens at its address", False),
+        (UpstreamError("HTTP 404", status=404, body=b'{"message":"NOT_FOUND"}'), "an older version", False),
         (UpstreamError("HTTP 409", status=409, body=b'{"message":"ANOTHER_LOG"}'), "created again", False),
         ("no JSON", "cannot be read", False),
         ('{"cancelled":-1}', "cannot be read", False),

@@ -72,8 +72,8 @@ def test_each_node_with_rules_is_asked_and_the_others_are_named() -> None:
     assert [it.node for it in plan.left_out] == ["n3:4151", "n4:4151"]
     assert "n3:4151 did not report its groups: it does not answer. It is not asked." in words(plan)
     assert "n4:4151 has no rules about groups" in words(plan)
-    assert "The nodes have not looked at 7 messages yet" in words(plan)
-    assert "Consumers have 2 of its messages now" in words(plan)
+    assert "The nodes have not read 7 messages yet" in words(plan)
+    assert "2 of its messages are in flight now" in words(plan)
     assert "No node with rules about groups answers." in words(planned(GroupVerb.BURY, SILENT))
 
 
@@ -100,7 +100,7 @@ def test_a_burial_is_told_and_can_be_taken_back() -> None:
     nodes = Nodes(n1=BURIED, n2=UpstreamError("HTTP 404", status=404, body=b'{"message":"NO_GROUPS"}'))
     results = done(plan, nodes)
     assert ("n1:4151", "/channel/bury?topic=t&channel=c&group=acme") in nodes.asked
-    assert plan.receipt(results).startswith("5 messages buried; 2 left as they are, as a consumer has them; 1 left")
+    assert plan.receipt(results).startswith("5 messages buried; 2 left in flight at a consumer; 1 left")
     assert "no rules about groups for this channel any more" in results[1].error
     assert "acme" not in plan.noted(results)  # others read that, too
     assert plan.burials(results) == ("with its group acme (request 7)@n1:4151",)
@@ -109,13 +109,13 @@ def test_a_burial_is_told_and_can_be_taken_back() -> None:
     nodes = Nodes(n1={"kicked": 5, "job": None, "kick": 3})
     back = done(undo, nodes)
     assert nodes.asked == [("n1:4151", "/channel/kick?topic=t&channel=c&reason=with+its+group+acme+%28request+7%29")]
-    assert undo.receipt(back) == "5 messages wait again."
+    assert undo.receipt(back) == "5 messages returned to the group."
     assert undo.kicks(back) == ("3@n1:4151",)
 
 
 def test_a_move_says_when() -> None:
     later = planned(GroupVerb.DUE, N1, delay=600.0)
-    assert later.title == "Make what waits of the group acme in t/c due in 10m"
+    assert later.title == "Make the group acme in t/c due in 10m"
     nodes = Nodes(n1={"moved": 5, "in_flight": 0, "unread": 0})
     assert later.receipt(done(later, nodes)) == "5 messages made due in 10m."
     assert nodes.asked == [("n1:4151", "/channel/due?topic=t&channel=c&group=acme&defer=600000")]
@@ -123,7 +123,7 @@ def test_a_move_says_when() -> None:
     done(now, nodes)
     assert "defer" not in nodes.asked[1][1]
     assert "Its consumers will receive them" in words(now)
-    assert planned(GroupVerb.DUE, N1).title.startswith("Move what waits")
+    assert planned(GroupVerb.DUE, N1).title.startswith("Move the group acme")
 
 
 @pytest.mark.parametrize("text", ["", "x" * 129])

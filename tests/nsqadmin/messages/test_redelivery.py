@@ -104,11 +104,11 @@ def test_many_single_messages_are_asked_for_in_several_requests() -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (refusal("NOT_FOUND"), "it cannot deliver to one channel: it is NSQ's nsqd, or older than ours"),
+        (refusal("NOT_FOUND"), "it cannot deliver to one channel: it is a Go nsqd or an older version"),
         (refusal("CHANNEL_NOT_FOUND"), "it does not have the channel"),
         (refusal("ANOTHER_LOG", 409), "the topic has been deleted and created again there"),
-        (refusal("BEYOND_END", 400), "the channel has not got some of these messages yet"),
-        (UpstreamError("no answer"), "no answer"),
+        (refusal("BEYOND_END", 400), "the channel has not received some of these messages yet"),
+        (UpstreamError("it could not be reached"), "it could not be reached"),
         (b"[]", "cannot be read"),
         (b'{"redelivered":1}', "cannot be read"),
         (b"\xff", "cannot be read"),

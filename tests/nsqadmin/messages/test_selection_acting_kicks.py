@@ -52,8 +52,8 @@ def take(nodes: Nodes, *shares: Share, force: bool = False) -> dict[str, Taken]:
     [
         (UpstreamError("timeout awaiting response headers"), NO_ANSWER, True),
         (UpstreamError("HTTP 500", status=500), NO_ANSWER, True),
-        (UpstreamError("dial tcp 127.0.0.1:1: connect: connection refused"), "connection refused", False),
-        (UpstreamError("HTTP 404", status=404, body=b'{"message":"NOT_FOUND"}'), "it buries nothing", False),
+        (UpstreamError("dial tcp 127.0.0.1:1: connect: connection refused"), "nothing listens at its address", False),
+        (UpstreamError("HTTP 404", status=404, body=b'{"message":"NOT_FOUND"}'), "it cannot bury messages", False),
         ("no JSON", "its answer cannot be read", False),
         ('{"kicked":-1,"job":null}', "its answer cannot be read", False),
     ],

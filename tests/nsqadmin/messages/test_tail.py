@@ -14,7 +14,7 @@ ROWS = (TopicNode(node="n1:4151"), TopicNode(node="n2:4151"))
 
 def test_a_topic_without_a_lasting_channel_is_refused() -> None:
     for channels in ((), (channel(name="x#ephemeral"),), (channel(name="nsqadmin_tail_1"),)):
-        with pytest.raises(CannotTail, match="no lasting channel"):
+        with pytest.raises(CannotTail, match="no durable channel"):
             nodes_to_tail(snapshot(topic(*channels, nodes=ROWS), nodes=NODES), "t")
 
 

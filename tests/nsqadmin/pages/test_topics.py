@@ -92,5 +92,5 @@ def test_what_a_silent_node_has_is_unknown_and_found_by_a_filter() -> None:
     assert names(page) == ["g", "p"]
     assert [(row.state.word, row.channels[0].state.word) for row in page.rows] == [
         ("Unknown", "Unknown"),
-        ("Unknown in part", "Unknown in part"),
+        ("Partly unknown", "Partly unknown"),
     ]

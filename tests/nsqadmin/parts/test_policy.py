@@ -22,7 +22,7 @@ def test_what_loses_messages_is_first_and_red_and_what_is_tried_is_last_and_grey
         ("max_bytes, rejected", "Refused", "problem"),
         ("ttl, dropped", "Lost", "problem"),
         ("buried", "Held back", "info"),
-        ("ttl, dry run", "Would have", "muted"),
+        ("ttl, dry run", "Dry run", "muted"),
     ]
 
 

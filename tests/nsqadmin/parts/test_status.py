@@ -44,7 +44,7 @@ def test_a_topic_is_as_bad_as_its_worst_channel() -> None:
 
 def test_what_is_unknown_is_not_fine() -> None:
     part = channel(channel_node(), channel_node("n2:4151"), silent=("n2:4151",))
-    assert words(Standing(()).channel(part)) == ["Unknown in part"]
+    assert words(Standing(()).channel(part)) == ["Partly unknown"]
     assert words(Standing(()).whole_topic(topic(part, silent=("n2:4151",)))) == ["Unknown"]
     assert words(Standing((finding("D3", topic="t", channel="c"),)).channel(part)) == ["Problem"]
 

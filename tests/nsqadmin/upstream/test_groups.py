@@ -62,12 +62,12 @@ def test_each_node_tells_or_is_named_with_the_reason() -> None:
         (0, True, NO_SUCH),
         (0, False, ""),
         (0, True, ""),
-        (0, True, "it cannot be asked: got response 403"),
+        (0, True, "it refused the request (HTTP 403)"),
     ]
     assert told[5][2].startswith("its answer cannot be read")
     assert [untold for _, _, untold in told[6:]] == [
         "it has not answered within 5 s",
-        "it does not answer: refused",
+        "it does not answer",
     ]
     assert {target for _, target in upstream.asked} == {"/channel/groups?topic=a+b&channel=c&limit=100&name=x%26y"}
     assert "down:4151" not in {address for address, _ in upstream.asked}

@@ -49,10 +49,10 @@ def test_each_node_tells_or_is_named_with_the_reason() -> None:
     assert told[0] == ("d", "")
     assert [untold for _, untold in told[1:]] == [
         NO_SUCH,
-        "it cannot be asked: got response 403",
+        "it refused the request (HTTP 403)",
         told[3][1],
         "it has not answered within 2 s",
-        "it does not answer: refused",
+        "it does not answer",
     ]
     assert told[3][1].startswith("its answer cannot be read")
     assert {target for _, target in upstream.asked} == {"/config/policy?topic=a+b&channel=c"}

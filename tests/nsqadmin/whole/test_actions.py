@@ -113,7 +113,7 @@ def test_a_silent_node_is_listed_waited_for_and_explained(cluster: Cluster) -> N
         assert all(step["done"] for step in steps[:-1])
         receipt = "".join(lines[4:])
         assert f"done on 2 of 3 nodes, asked, no answer: {silent}" in receipt
-        assert "it hangs or is overloaded, and may still do so when it goes on" in receipt
+        assert "it hangs or is overloaded, and may still do this later" in receipt
         assert "<details><summary>The original error</summary><pre>Post" in receipt
         assert ">Close</a>" in receipt
     finally:
@@ -177,7 +177,7 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     for _ in range(4):
         consumer.finish(consumer.message())
     eventually(lambda: "Safe to stop now" in page())
-    assert "105 messages in 1 channel that no consumer takes will stay on its disk" in page()
+    assert "105 messages in 1 channel without consumers will stay on its disk" in page()
     findings = cluster.admin.json("GET", "/api/v2/diagnose").json["findings"]
     assert [it["severity"] for it in findings if it["node"] == name] == ["info"]
 

@@ -72,7 +72,7 @@ def test_what_is_no_gzip_is_refused() -> None:
 def test_what_follows_the_packed_data_is_refused_and_not_kept(cut: int) -> None:
     body, packed = Body("gzip", most=MOST), gzip.compress(b"{}")
     at_once(body.receive(packed[: len(packed) - cut]))
-    with pytest.raises(ValueError, match="goes on after the end of its packed data"):
+    with pytest.raises(ValueError, match="continues after the end of its packed data"):
         at_once(body.receive(packed[len(packed) - cut :] + b"x" * 65536))
 
 

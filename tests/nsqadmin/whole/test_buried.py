@@ -182,14 +182,14 @@ def test_kick_at_a_rate_shows_progress_and_stopping_leaves_the_rest_buried(two: 
     assert "At most 2 a second" in slow
     assert "Kick 8 buried messages" in slow
     receipt = two.post("/actions/kick_buried", "topic=t&channel=c&rate=1", user="ana")
-    assert "At work." in receipt
+    assert "Running:" in receipt
     assert "by ana (127.0.0.1:" in two.text()
-    assert "Stop the rest" in receipt
+    assert ">Stop</button>" in receipt
     assert f"</strong> 0 of {COUNT}, 0.50/s" in two.text() or f" of {COUNT}, 0.5" in two.text()
     again = two.text("/actions/kick_buried?topic=t&channel=c")
-    assert "is at work on a kick already" in again
+    assert "is already running a kick" in again
     stopped = two.post("/actions/stop_buried", "topic=t&channel=c")
-    assert f"of {COUNT} had been kicked on {name_of(two.nodes[0])}, the rest stays buried" in stopped
+    assert f"of {COUNT} kicked on {name_of(two.nodes[0])}, the others stay buried" in stopped
     assert sum(buried(two)) > 0
     assert "ended" in two.text()
     words = [it["text"] for it in two.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]]
@@ -259,12 +259,12 @@ def test_a_kick_is_taken_back_as_far_as_nobody_has_got_its_messages(two: Two, se
     client.messages(3)
     client.send(b"RDY 0\n")
     undone = two.post("/actions/undo_kick", undo_of(receipt))
-    assert f"{kicked - 3} messages buried again; 3 had been delivered" in undone
+    assert f"{kicked - 3} messages buried again; 3 already delivered" in undone
     assert sum(buried(two)) == 2 * COUNT - 3
     assert "undo_kick" not in two.text()
     assert "it is too late" in two.post("/actions/undo_kick", undo_of(receipt))
     words = [it["text"] for it in two.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]]
-    assert f"took back a kick of t/c: {kicked - 3} of {kicked} messages are buried again" in words
+    assert f"undid a kick of t/c: {kicked - 3} of {kicked} messages buried again" in words
     two.post("/actions/undo_kick", "topic=t&channel=c", status=400)
     two.post("/actions/undo_kick", "topic=t&channel=c&kick=1@evil:80", status=400)
 
@@ -395,7 +395,7 @@ def test_a_plan_says_that_a_kick_has_no_room_and_offers_force(two: Two, tmp_path
     text = two.text("/actions/kick_buried?topic=t&channel=c")
     assert "it has room for " in text
     assert all(f"20 of {COUNT} on {name_of(node)}" in text for node in two.nodes)
-    assert 'name="force" value="true">Use force' in text
+    assert 'name="force" value="true">Force: requeue' in text
     assert 'name="force"' not in two.text("/actions/kick_buried?topic=t&channel=c&limit=20")
     assert "the channel has no room for them" in two.post("/actions/kick_buried", "topic=t&channel=c&rate=")
     assert two.post("/actions/kick_buried", "topic=t&channel=c&rate=&force=true").count(f"{2 * COUNT} messages kicked")

@@ -183,7 +183,7 @@ def test_body_key_and_headers_are_searched(untouched: Three, wanted: str, count:
     assert (len(found["messages"]), found["looked"], found["after"]) == (count, 3 * COUNT, "")
     text = untouched.text(f"{TAB}&filter={quote(wanted)}")
     assert len(picks(text)) == count
-    assert (f"{count} hit" if count else "Nothing matches") in text
+    assert (f"{count} match" if count else "Nothing matches") in text
 
 
 def test_one_message_has_an_address_and_what_names_none_says_so(untouched: Three) -> None:
@@ -276,7 +276,7 @@ def test_messages_become_due_now_or_at_a_time(three: Three) -> None:
     assert [node.channel("t", "c")["depth"] for node in three.nodes] == [0, 0, 1]
     again = confirmed(three, "cancel_deferred", f"pick={quote(last)}")
     assert "1 message cancelled" in again  # while it waits
-    assert "No messages cancelled; 1 no longer waited" in confirmed(three, "cancel_deferred", f"pick={quote(last)}")
+    assert "No messages cancelled; 1 no longer waiting" in confirmed(three, "cancel_deferred", f"pick={quote(last)}")
     assert len(three.consumed()) == 3 * COUNT - 1
 
 
@@ -289,7 +289,7 @@ def test_a_node_that_hangs_is_unknown_and_is_not_asked(three: Three) -> None:
         text = three.text()
         assert f"{2 * COUNT} messages on the nodes that answer (2 of 3)" in text
         assert f"{COUNT} messages when last seen" in text
-        assert "No hit in what could be looked at" in three.text(f"{TAB}&filter=nosuch")
+        assert "No matches in the part that could be searched" in three.text(f"{TAB}&filter=nosuch")
         found = three.listed()
         assert [it["node"] for it in found["missing"]] == [name_of(hung)]
         assert [bool(it["error"]) for it in found["nodes"]].count(True) == 1

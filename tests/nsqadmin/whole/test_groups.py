@@ -52,13 +52,13 @@ def act_on_a_group(it: Cluster, node: Nsqd) -> None:
         return channel["held_count"], channel.get("buried_count", 0)
 
     plan = it.page("/actions/bury_group?topic=t&channel=c&group=acme")
-    assert "Bury what waits of the group acme in t/c" in plan
+    assert "Bury the group acme in t/c" in plan
     assert held() == (3, 0)
     receipt = post("bury_group", "group=acme&confirmed=yes")
     assert "4 messages buried; 2 left as they are, as a consumer has them" in receipt
     (burial,) = re.findall(rf'name="burial" value="([^"]*@{re.escape(name_of(node))})"', receipt)
     assert held() == (1, 3)
-    assert "3 messages wait again" in post("undo_bury_group", f"burial={quote(burial)}")
+    assert "3 messages returned to the group" in post("undo_bury_group", f"burial={quote(burial)}")
     assert held() == (1, 0)
     assert "Type <code>acme</code>, the name of the group" in post("cancel_group", "group=acme")
     post("cancel_group", "group=acme&confirmed=yes&typed=acm", status=400)
@@ -80,7 +80,7 @@ def test_the_largest_groups_of_all_nodes_are_shown_and_found_by_name(tmp_path: P
         assert '<a href="/topics/t/c?tab=groups">' in it.page("/topics/t/c")
         page = it.page("/topics/t/c?tab=groups")
         assert "4 messages held on the nodes that answer (2 of 3)" in page
-        assert "Not looked at yet, so in no row: 1 message." in page
+        assert "Not read yet, so in no row: 1 message." in page
         assert f"Without rules about groups: {name_of(other)}" in page
         acme, html = rows(it.admin.http("GET", "/topics/t/c?tab=groups").body.decode().replace("<wbr>", ""))
         assert acme[:4] == ["acme", "3", "0", "2"]

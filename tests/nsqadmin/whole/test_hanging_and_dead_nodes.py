@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -108,22 +107,20 @@ def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three)
             assert 'nsq_channel_silent_nodes{topic="orders",channel="billing"} 1' in metrics
 
             overview = text_of(admin, "/")
-            assert "150 of these last known" in overview
+            assert "150 of them last known" in overview
             assert overview.count("does not answer") == 1
             nodes = text_of(admin, "/nodes")
             assert f"</a> · {address}" not in nodes  # the address is not said twice
             assert nodes.count("Forget node…") == 1
             page = text_of(admin, "/topics/orders/billing")
-            assert f">{address}</a>, down since" in page
-            assert "100 messages when last seen" in page
+            assert f">{address}</a> is down: 100 messages, last seen" in page
             assert "keeps up" not in page
             lonely = text_of(admin, "/topics/letters/post")
-            assert f'On <a href="/nodes/{quote(address, safe="")}">{address}</a>, down since' in lonely
-            assert "50 messages when last seen" in lonely
+            assert f">{address}</a> is down: 50 messages, last seen" in lonely
             series = admin.json("GET", "/api/v2/series?key=channel:orders/billing").json["values"]
             assert series["depth"][-1] is None
             dialog = text_of(admin, "/actions/delete_topic?topic=orders")
-            assert f"{address} does not answer. It is asked all the same" in dialog
+            assert f"{address} does not answer. It is asked anyway" in dialog
             assert "100 messages of this when it last answered" in dialog
         finally:
             three.third.send_signal(signal.SIGCONT)
@@ -143,7 +140,7 @@ def test_a_dead_node_is_shown_with_what_it_had_until_a_person_forgets_it(three: 
     with watching(three, history) as admin:
         wait_for_depth(admin, 350)
         eventually(lambda: [it["node"] for it in health(admin)["silent"]] == [address])
-        assert "50 messages when last seen" in text_of(admin, "/topics/letters")
+        assert f">{address}</a> is down: 50 messages, last seen" in text_of(admin, "/topics/letters")
         assert "50 messages of this when it last answered" in text_of(admin, "/actions/delete_topic?topic=letters")
         assert "50 messages of this when it last answered" in text_of(
             admin, "/actions/create_channel?topic=letters&channel=post&node="
@@ -180,5 +177,16 @@ def test_first_steps_are_not_shown_in_an_outage() -> None:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with Nsqadmin(f"lookupd-http-address={address}", "sample-interval=300ms") as admin:
-            eventually(lambda: f"{address} does not answer" in text_of(admin, "/"))
+            eventually(lambda: f"reach nsqlookupd {address}" in text_of(admin, "/"))
+            assert "Nothing listens at" in text_of(admin, "/")
+
+
+def test_the_tcp_port_of_nsqlookupd_by_mistake_is_named_on_the_page_and_once_in_the_log() -> None:
+    with Nsqlookupd() as lookupd:
+        address = f"127.0.0.1:{lookupd.tcp[1]}"
+        with Nsqadmin(f"lookupd-http-address={address}", "sample-interval=300ms") as admin:
+            eventually(lambda: f"{address} is probably its TCP port" in text_of(admin, "/"))
+            eventually(lambda: admin.json("GET", "/api/v2/health").json["index"] > 5)
+            (line,) = [line for line in admin.log.splitlines() if "does not answer" in line]
+            assert f"{address} does not answer: It does not speak HTTP" in line
             assert "Start a broker" not in text_of(admin, "/")

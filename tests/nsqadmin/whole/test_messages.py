@@ -137,7 +137,12 @@ def test_a_place_that_is_none_is_told_for_each_node(admin: Nsqadmin, a_topic: st
 def test_publishing(admin: Nsqadmin, cluster: Cluster, a_topic: str) -> None:
     second = name_of(cluster.nodes[1])
     document = {"topic": a_topic, "bodies": ['{"n":10}', '{"n":11}'], "node": second, "count": 2}
-    assert admin.json("POST", "/api/v2/publish", document).json == {"node": second, "count": 4, "error": ""}
+    assert admin.json("POST", "/api/v2/publish", document).json == {
+        "node": second,
+        "count": 4,
+        "error": "",
+        "original_error": "",
+    }
     eventually(lambda: read(admin, a_topic, f"node={second}&from=1") == [10, 11, 10, 11])
     later = {"topic": a_topic, "body": '{"n":12}', "defer_ms": 60_000, "node": second}
     assert admin.json("POST", "/api/v2/publish", later).json["count"] == 1

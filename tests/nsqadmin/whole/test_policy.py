@@ -122,8 +122,8 @@ def test_what_rules_do_is_shown_by_cause_and_found(tmp_path: Path) -> None:
                 '<span class="state problem"><svg class="icon" aria-hidden="true"><use href="#i-problem"/></svg>Lost'
                 in table
             )
-            assert "were dropped, the oldest first, as there were too many (overflow)" in table
-        assert "Would have</span>" in it.page("/topics/tried")
+            assert "Oldest messages dropped: channel over its limit (overflow)" in table
+        assert "Dry run</span>" in it.page("/topics/tried")
         assert "Refused</span>" in it.page("/topics/strict")
         assert 'id="policy-counts"' not in it.page("/topics/old")
 
@@ -171,13 +171,13 @@ def test_the_tab_policy_shows_each_key_with_its_line_and_where_nodes_differ(tmp_
         assert [name in twenty for name in names] == [False, False, True]
         (overflow,) = [row for row in rows if "<code>overflow</code>" in row]
         assert '"drop-oldest"' in overflow
-        assert "all that report" in overflow
-        assert "Nodes have different policy files" in page
+        assert "all nodes</span>" in overflow
+        assert "Nodes use different policy files" in page
         assert "No policy file applies here" in it.page("/topics/t?tab=policy")
         assert ": 3 on each node, up to 9 on these three</p>" in it.page("/topics/t/slow")
         it.nodes[2].stop()
         eventually(lambda: f"{names[2]}</a> does not report its policy" in it.page("/topics/t/slow?tab=policy"))
-        assert "Nodes have different policy files" not in it.page("/topics/t/slow?tab=policy")
+        assert "Nodes use different policy files" not in it.page("/topics/t/slow?tab=policy")
 
 
 def test_nodes_with_different_files_and_without_one_are_found_and_a_refused_file_is_named(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_nodes_with_different_files_and_without_one_are_found_and_a_refused_file
         (finding,) = eventually(lambda: it.findings("D26"))
         names = [name_of(node) for node in it.nodes]
         assert finding["verdict"] == f"{names[2]} has no policy file, unlike {', '.join(sorted(names[:2]))}"
-        assert "Nodes have different policy files" in it.page("/nodes")
+        assert "Nodes use different policy files" in it.page("/nodes")
         assert f"no policy file <b>{names[2]}</b>" in it.page("/nodes")
         assert "has no policy file, unlike" in it.page(f"/nodes/{names[2]}")
         assert "None: the node behaves like NSQ" in it.page(f"/nodes/{names[2]}")

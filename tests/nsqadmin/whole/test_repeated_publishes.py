@@ -22,4 +22,4 @@ def test_repeats_of_all_nodes_are_a_figure_of_the_topic_once_there_are_any(tmp_p
         text = eventually(lambda: (page := admin.http("GET", "/topics/t").body.decode()).count("Repeats") and page)
         eventually(lambda: b'nsq_topic_repeats{topic="t"} 2' in admin.http("GET", "/metrics").body)
         assert admin.http("GET", "/api/v2/topics/t").json["repeat_count"] == 2
-        assert "sent them again" in text
+        assert "Repeated publishes" in text

@@ -12,6 +12,7 @@ from nsqclient import Config, ConfigError, ConnectError, Message, Requeue, event
 from nsqclient.shell.targets import Target
 from nsqclient.testing import MemoryNSQD
 from nsqcommon.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, response_frame
+from nsqcommon.wire.lookup import encode_reply
 from tests.nsqclient.consuming import until_said
 from tests.support.jumping import jumping
 
@@ -308,16 +309,20 @@ async def test_close_wait_that_nobody_asked_for_ends_the_connection() -> None:
         await server.wait_until(lambda: server.said(2, "RDY") == ["RDY 1"])
 
 
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"), (encode_reply(b"E_BAD_PROTOCOL"), "nsqlookupd")],
+)
 @jumping
-async def test_a_web_server_by_mistake() -> None:
-    class WebServer:
+async def test_another_server_by_mistake(answer: bytes, what: str) -> None:
+    class Server:
         async def connect(self) -> trio.abc.Stream:
             ours, theirs = trio.testing.memory_stream_pair()
-            await theirs.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await theirs.send_all(answer)
             return ours
 
-    target: Target = WebServer()
-    with pytest.raises(ConnectError, match="unexpected HTTP response, a nsqd TCP endpoint is required"):
+    target: Target = Server()
+    with pytest.raises(ConnectError, match=f"unexpected {what} response, a nsqd TCP endpoint is required"):
         async with open_consumer("t", "c", nsqd=[target], startup="require"):
             pass
 

@@ -88,3 +88,25 @@ def test_a_storm_of_errors_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureF
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 10 + 1 + 2
     assert lines[-2] == "(a:1) 990 more lines about messages suppressed"
+
+
+def test_an_nsqlookupd_that_fails_for_the_same_reason_is_one_line_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("nsqclient.shell.log.monotonic", lambda: now[0])
+    log = logging_events(logging.getLogger("wrong"), "")
+    refused, timed_out = events.LookupFailed("l:4160", "refused"), events.LookupFailed("l:4160", "timed out")
+
+    def lines_of(*happened: events.Event) -> int:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "wrong"):
+            for event in happened:
+                log(event)
+        return len(caplog.records)
+
+    assert lines_of(refused, refused, events.DiscoveryRound(0, 1), refused) == 1
+    assert lines_of(timed_out) == 1
+    now[0] = 61.0
+    assert lines_of(refused, refused) == 1
+    assert lines_of(events.DiscoveryRound(1, 0), refused) == 1

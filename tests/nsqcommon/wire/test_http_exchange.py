@@ -99,6 +99,11 @@ REFUSED: Final = [
     (b"HTTP/1.2 200 OK\r\n", "malformed HTTP response: Invalid HTTP version"),
     (b"ICY 200 OK\r\n", "malformed HTTP response: Expected HTTP/"),
     (b"GET / HTTP/1.1\r\n", "malformed HTTP response: Expected HTTP/"),
+    (
+        b"\0\0\0\x0eE_BAD_PROTOCOL",
+        "malformed HTTP response: Expected HTTP/, RTSP/ or ICE/ (is this a TCP port? HTTP is usually on port 4151 for nsqd, "
+        "and on 4161 for nsqlookupd)",
+    ),
     (b"HTTP/1.1 200 OK\nX: y\r\n", "malformed HTTP response: Missing expected CR after response line"),
     (OK + b"X: y\n", "malformed HTTP response: Missing expected CR after header value"),
     (OK + b"X: a\r\n b\r\n", "malformed HTTP response: Unexpected whitespace after header value"),

@@ -200,3 +200,10 @@ def test_body_that_lacks_something(body: bytes) -> None:
 ])  # fmt: skip
 def test_body_that_is_good_enough(body: bytes) -> None:
     assert decode_identify(body).broadcast_address == "127.0.0.1"
+
+
+def test_the_http_port_of_nsqlookupd_by_mistake() -> None:
+    reader = ReplyReader(64 * 1024)
+    reader.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(BadReply, match="unexpected HTTP response, a nsqlookupd TCP endpoint is required"):
+        reader.next_reply()

@@ -174,6 +174,12 @@ def test_wrong_magic(magic: bytes) -> None:
     assert client.is_closed
 
 
+def test_an_http_request_at_the_tcp_port_is_named_in_the_log() -> None:
+    client = Node().client(b"")
+    client.ask(b"GET ")
+    assert ("error", b"an HTTP request at the TCP port; HTTP has a port of its own") in client.notes
+
+
 def test_magic_may_come_in_pieces() -> None:
     client = Node().client(b"")
     for piece in (b" ", b" V", b"2PUB t\n\x00\x00\x00", b"\x01x"):

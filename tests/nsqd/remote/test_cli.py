@@ -68,7 +68,7 @@ def test_a_store_that_does_not_let_us_in_has_one_line() -> None:
 
 
 def raise_startup_error(objects: Objects, *, on_unknown: OnUnknown) -> MemoryStore:
-    raise StartupError(f"--remote={URL} needs the library obstore: pip install 'nsq-suite[remote]'")
+    raise StartupError(f"--remote={URL} needs the library obstore: pip install '.[remote]', in a checkout of nsq-suite")
 
 
 def raise_interrupt(objects: Objects, *, on_unknown: OnUnknown) -> MemoryStore:
@@ -78,7 +78,10 @@ def raise_interrupt(objects: Objects, *, on_unknown: OnUnknown) -> MemoryStore:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (raise_startup_error, f"--remote={URL} needs the library obstore: pip install 'nsq-suite[remote]'"),
+        (
+            raise_startup_error,
+            f"--remote={URL} needs the library obstore: pip install '.[remote]', in a checkout of nsq-suite",
+        ),
         (raise_interrupt, "interrupted"),
     ],
 )

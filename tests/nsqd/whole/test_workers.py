@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -160,6 +161,9 @@ def test_each_worker_has_its_own_name_ids_and_folder(data: Path) -> None:
             str(data / "worker-0"),
             str(data / "worker-1"),
         ]
+        if sys.platform == "linux":  # for ps, top and pgrep
+            names = [Path(f"/proc/{nsqd.worker_pid(it)}/comm").read_text() for it in range(2)]
+            assert names == ["nsqd worker 0\n", "nsqd worker 1\n"]
 
 
 def test_each_line_of_a_log_in_json_names_its_worker(data: Path) -> None:

@@ -116,19 +116,19 @@ def test_options_come_from_the_file_too(tmp_path: Path) -> None:
 def test_version_is_one_line() -> None:
     result = run_to_end("--version", program="nsqlookupd")
     assert (result.returncode, result.stderr) == (0, "")
-    assert re.fullmatch(r"nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+\)\n", result.stdout)
+    assert re.fullmatch(r"nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+\S*, nsq-suite \S+\)\n", result.stdout)
 
 
 @pytest.mark.parametrize(("option", "message"), [
     ("-bogus", "flag provided but not defined: -bogus"),
-    ("-inactive-producer-timeout=5", 'invalid value "5" for flag -inactive-producer-timeout: parse error'),
+    ("-inactive-producer-timeout=5", 'invalid value "5" for flag -inactive-producer-timeout: expected a duration such as 500ms, 90s, 1h30m or 7d'),
     ("-verbose=maybe", 'invalid boolean value "maybe" for -verbose: parse error'),
     ("-tcp-address", "flag needs an argument: -tcp-address"),
 ])  # fmt: skip
 def test_wrong_command_line(option: str, message: str) -> None:
     result = run_to_end(option, program="nsqlookupd")
     assert result.returncode == 2
-    assert result.stderr.startswith(f"{message}\nUsage of nsqlookupd:\n")
+    assert result.stderr == f"nsqlookupd: {message}; see nsqlookupd --help\n"
 
 
 @pytest.mark.parametrize("kind", ["tcp", "http"])

@@ -215,7 +215,9 @@ def test_what_nsq_to_http_refuses(arguments: list[str], line: str) -> None:
 def test_a_mode_that_there_is_not() -> None:
     result = run_tool("nsq_to_http", "--mode=roundrobin")
     assert result.returncode == 2
-    assert result.stderr.startswith(b'invalid value "roundrobin" for flag -mode: must be one of round-robin, ')
+    assert result.stderr.startswith(
+        b'nsq_to_http: invalid value "roundrobin" for flag -mode: must be one of round-robin, '
+    )
 
 
 # nsq_to_nsq

@@ -199,7 +199,8 @@ def test_nsq_tail_refuses_bad_arguments(arguments: list[str], status: int, line:
 def test_a_bad_client_option_is_a_bad_flag(option: str, reason: str) -> None:
     result = run_tool("nsq_tail", f"--consumer-opt={option}")
     assert result.returncode == 2
-    assert result.stderr.decode().splitlines()[0] == f'invalid value "{option}" for flag -consumer-opt: {reason}'
+    line = f'nsq_tail: invalid value "{option}" for flag -consumer-opt: {reason}; see nsq_tail --help\n'
+    assert result.stderr.decode() == line
 
 
 # to_nsq

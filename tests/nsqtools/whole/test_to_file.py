@@ -193,4 +193,6 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 def test_a_bad_client_option_is_a_bad_flag() -> None:
     result = run_tool("nsq_to_file", "--consumer-opt=foo")
     assert result.returncode == 2
-    assert result.stderr.startswith(b'invalid value "foo" for flag -consumer-opt: invalid option foo\n')
+    assert result.stderr.startswith(
+        b'nsq_to_file: invalid value "foo" for flag -consumer-opt: invalid option foo; see '
+    )
