@@ -284,6 +284,8 @@ class Client:
     finish_rate: float | None = None  # over the last minute
     requeue_rate: float | None = None  # over the last minute
     timeout_rate: float | None = None  # over the last minute: messages that it let time out
+    touch_count: int = 0
+    last_touch: float | None = None  # when it last extended a message's deadline; None: unknown, or never
     oldest_in_flight: float | None = None  # how long it has had its oldest message; None: unknown, or it has none
 
 

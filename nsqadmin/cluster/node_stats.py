@@ -34,6 +34,7 @@ from nsqadmin.cluster.sane import (
     MOST_CLIENTS,
     Json,
     NotUnderstood,
+    by_our_clock,
     check_count,
     check_numbers,
     moment,
@@ -43,8 +44,6 @@ from nsqadmin.cluster.sane import (
 from nsqadmin.upstream.slices import Slices, at_once
 
 _PLAIN: Final = 0  # marshal's version without references: equal values give equal bytes
-_NANOSECONDS: Final = 1_000_000_000
-_LEAST_SKEW: Final = 2.0  # seconds; we can't detect less, because nodes send their time in whole seconds
 # Limits for one answer, several times the size of the largest node. Each entry takes about a kilobyte while shown.
 _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
@@ -265,7 +264,7 @@ class _TopicReader:
             latency=read_latency(raw.get("e2e_processing_latency")),
             policy_counts=counts,
             policy_recent=recent,
-            expires_at=_moment(raw.get("expires_at"), self.skew),
+            expires_at=by_our_clock(raw.get("expires_at"), self.skew),
             has_log=self.has_history,
         )
         known = before.channels if before is not None else {}
@@ -293,7 +292,7 @@ class _TopicReader:
         paces: Mapping[ClientKey, Pace] = _NO_CLIENTS
         if self.has_clients or raw.get("clients") is not None or raw.get("client_count") == 0:
             known = before.clients if before is not None else {}
-            clients, paces = read_clients(self.node, raw.get("clients"), known, self.at)
+            clients, paces = read_clients(self.node, raw.get("clients"), known, self.at, self.skew)
             row = replace(row, clients=clients)
         if raw.get("client_count") is None:
             row = replace(row, client_count=len(row.clients or ()))
@@ -313,13 +312,13 @@ class _TopicReader:
             **numbers,
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
-            oldest_at=_moment(raw.get("oldest_timestamp"), self.skew),
+            oldest_at=by_our_clock(raw.get("oldest_timestamp"), self.skew),
             paused_why=text(raw.get("paused_why")),
-            in_flight_full_since=_moment(raw.get("in_flight_full_since"), self.skew),
+            in_flight_full_since=by_our_clock(raw.get("in_flight_full_since"), self.skew),
             group_count=whole(raw.get("group_count")),
-            held_full_since=_moment(raw.get("held_full_since"), self.skew),
+            held_full_since=by_our_clock(raw.get("held_full_since"), self.skew),
             policy_counts=read_counts(raw.get("policy_counts")),
-            expires_at=_moment(raw.get("expires_at"), self.skew),
+            expires_at=by_our_clock(raw.get("expires_at"), self.skew),
         )
 
 
@@ -347,13 +346,6 @@ def _unchanged(before: TopicPart, at: float) -> TopicPart:
         readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
         row = replace(row, policy_recent=recent)
     return TopicPart(row, _SILENT, still, before.packed, readings=readings)
-
-
-def _moment(timestamp: Any, skew: float) -> float | None:
-    """Convert a time in nanoseconds by the node's clock to seconds by ours; None if the node doesn't send it."""
-    if timestamp is None or not (seconds := moment(timestamp / _NANOSECONDS)):
-        return None
-    return seconds - (skew if abs(skew) >= _LEAST_SKEW else 0.0)
 
 
 def _stilled(part: ChannelPart, at: float) -> ChannelPart:

@@ -264,6 +264,12 @@ def test_since_when_no_more_may_be_held_is_told_by_our_clock() -> None:
     assert (row.held_count, row.group_count, row.held_full_since) == (0, None, None)
 
 
+def test_when_a_client_last_touched_a_message_is_told_by_our_clock() -> None:
+    busy = {"client_id": "a", "touch_count": 7, "last_touch_at": 1_700_000_000 * 10**9}
+    row = read_stats("n1:1", stats(clients=[busy, {"client_id": "b"}]), at=0.0, skew=30.0).topics["t"].channels["c"].row
+    assert [(it.touch_count, it.last_touch) for it in row.clients or ()] == [(7, 1_700_000_000 - 30.0), (0, None)]
+
+
 @pytest.mark.parametrize(
     ("numbers", "has_groups"),
     [({}, False), ({"held_count": 0, "group_count": 0}, True), ({"held_count": 2}, True)],
