@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from nsqadmin.cluster.internal import is_internal
 from nsqadmin.cluster.model import TAIL_PREFIX, Finding, Snapshot, Topic
 from nsqadmin.diagnosis.case import Case, Trends
 from nsqadmin.diagnosis.channels import about_channel
@@ -22,7 +23,12 @@ def diagnose(
     when each finding began.
     """
     found = [
-        *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),
+        *(
+            finding
+            for topic in snapshot.topics
+            if not is_internal(topic.name)
+            for finding in _about(topic, snapshot, trends)
+        ),
         *(finding for node in snapshot.nodes for finding in about_node(node, snapshot)),
         *differing_files(snapshot),
         *(finding for lookupd in snapshot.lookupds for finding in about_lookupd(lookupd)),

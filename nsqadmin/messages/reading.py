@@ -194,7 +194,7 @@ class Reader:
         arguments = f"topic={quote_plus(topic)}&channel={quote_plus(channel)}&limit={limit}"
         try:
             raw = await self._upstream.get_json(log.node, f"/channel/position?{arguments}")
-            attempts = _waiting(raw)
+            attempts = waiting_in(raw)
             size = 0
             for first, end in runs_of(attempts):
                 async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}{of_log(log.log)}")) as lines:
@@ -344,13 +344,13 @@ def message_in(node: str, line: dict[str, Any], log: str = "") -> Message:
             body=body,
             delay=_whole(line.get("delay_ms", 0)) / 1000,
             key=str(line.get("key", ""))[:_LONGEST_KEY],
-            headers=_headers_in(line.get("headers", {})),
+            headers=headers_in(line.get("headers", {})),
         )
     except _NONSENSE as error:
         raise _unreadable(error) from error
 
 
-def _headers_in(told: Any) -> dict[str, str]:
+def headers_in(told: Any) -> dict[str, str]:
     """Parse headers from /topic/read: a text, or {"base64": ...}. Raises one of _NONSENSE."""
     found = {}
     for name, value in told.items():
@@ -378,7 +378,7 @@ def next_in(line: dict[str, Any]) -> int:
         raise _unreadable(error) from error
 
 
-def _waiting(raw: Any) -> dict[int, int]:
+def waiting_in(raw: Any) -> dict[int, int]:
     """Return how often each waiting message was attempted, by sequence."""
     try:
         return {_whole(sequence): _whole(count) for sequence, count in raw["waiting"]}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin.cluster.internal import is_internal
 from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
 from nsqadmin.http.app import Route
 from nsqadmin.parts.filters import BadTopicFilter, TopicFilter, parse
@@ -90,6 +91,7 @@ class TopicsPage:
     total: int
     page: int
     pages: int
+    internal: int  # topics that are folded away, because only libraries use them
     deepest: int  # the largest depth of any topic, shown as a full bar
 
 
@@ -149,13 +151,14 @@ def topics_page(
 ) -> TopicsPage:
     """Return a page of the list. `sort` is one of SORT_NAMES; a leading dash puts the greatest first."""
     word = sort.removeprefix("-")
+    shown = [it for it in snapshot.topics if not is_internal(it.name)] if wanted.is_empty else snapshot.topics
     if wanted.is_empty and word in _BY_TOPIC:
-        topics = part_of(sorted_rows(snapshot.topics, _BY_TOPIC[word], sort), page, per_page=PER_PAGE)
+        topics = part_of(sorted_rows(shown, _BY_TOPIC[word], sort), page, per_page=PER_PAGE)
         # We only build rows for the topics on this page, not for ten thousand channels.
         rows = tuple(_whole_row(topic, standing) for topic in topics.rows)
         part = Part(rows=rows, page=topics.page, pages=topics.pages, total=topics.total)
     else:
-        every = [row for topic in snapshot.topics if (row := _row(topic, standing, wanted)) is not None]
+        every = [row for topic in shown if (row := _row(topic, standing, wanted)) is not None]
         part = part_of(sorted_rows(every, _row_key(word), sort), page, per_page=PER_PAGE)
     return TopicsPage(
         rows=tuple(_cut(row, sort) for row in part.rows),
@@ -163,6 +166,7 @@ def topics_page(
         total=len(snapshot.topics),
         page=part.page,
         pages=part.pages,
+        internal=len(snapshot.topics) - len(shown),
         deepest=max((topic.total_depth for topic in snapshot.topics), default=0),
     )
 
@@ -180,7 +184,10 @@ def _whole_row(topic: Topic, standing: Standing) -> TopicRow:
     channels = tuple(_channel_row(channel, standing) for channel in topic.channels)
     state = standing.whole_topic(topic)
     worst = max(channels, key=lambda row: (_STATE_ORDER.get(row.state.kind, 0), row.channel.depth), default=None)
-    return TopicRow(topic, state, topic.name, _states(state, topic.paused, topic.is_inactive), channels, worst)
+    states = _states(state, topic.paused, topic.is_inactive) | (
+        {"internal"} if is_internal(topic.name) else frozenset()
+    )
+    return TopicRow(topic, state, topic.name, states, channels, worst)
 
 
 def _channel_row(channel: Channel, standing: Standing) -> ChannelRow:

@@ -16,6 +16,7 @@ _PAGES: Final = (
     ("Overview", "/"),
     ("Topics", "/topics"),
     ("Consumers", "/consumers"),
+    ("Jobs", "/jobs"),
     ("Nodes", "/nodes"),
     ("Lookup", "/lookup"),
     ("Activity", "/activity"),
