@@ -351,7 +351,7 @@ def message_in(node: str, line: dict[str, Any], log: str = "") -> Message:
 
 
 def headers_in(told: Any) -> dict[str, str]:
-    """Parse headers from /topic/read: a text, or {"base64": ...}. Raises one of _NONSENSE."""
+    """Parse headers from a node: a text, or {"base64": ...}. Raise KeyError, TypeError, ValueError, AttributeError."""
     found = {}
     for name, value in told.items():
         text = value if isinstance(value, str) else BINARY + str(value["base64"])

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from nsqd.broker.reclaimer import Reclaimer
 
 _LOOKED_AT: Final = 5_000  # messages whose deadlines are checked before other work may run; a few milliseconds
-_ASKED_AT_ONCE: Final = 200  # consumers whose names are compared before other work may run; a few milliseconds
+_PLACED_AT_ONCE: Final = 2_000  # messages whose places are computed before other work may run; a few milliseconds
+_COST_OF_CONSUMER: Final = 10  # to ask for its name takes as long as computing so many places
 _NEVER: Final = (1 << 62) - 1  # microseconds, and a sequence; above all that occur
 NOT_IN_FLIGHT: Final = b"ID not in flight"
 NOT_OWNER: Final = b"client does not own message"
@@ -328,7 +329,8 @@ class InFlight:
         deliveries.extend(entries.values())
         found: list[Place] = []
         wanted: dict[Consumer, bool] = {}
-        latest, last = _NEVER, (_NEVER, _NEVER)  # once there are enough, the last place that counts
+        left = _PLACED_AT_ONCE
+        latest, last = _NEVER, (_NEVER, _NEVER)  # once there are more than enough, the last place that counts
         for start in range(0, len(ids), _LOOKED_AT):
             looked: Delivery | None = None
             since, passes = 0, True
@@ -343,23 +345,25 @@ class InFlight:
                         consumer = delivery.consumer
                         if consumer not in wanted:
                             wanted[consumer] = wants(consumer)
-                            if len(wanted) % _ASKED_AT_ONCE == 0:
-                                yield None
+                            left -= _COST_OF_CONSUMER
                         passes = not wanted[consumer]
-                if passes:
-                    continue
-                sequence = delivery.sequence_of(message_id)
-                if after < (since, sequence) < last:
-                    found.append((since, sequence, message_id))
-            if len(found) > count:
-                found.sort()
-                del found[count:]
-                latest = found[-1][0]
-                last = latest, found[-1][1]
+                if not passes:
+                    left -= 1
+                    sequence = delivery.sequence_of(message_id)
+                    if after < (since, sequence) < last:
+                        found.append((since, sequence, message_id))
+                        if len(found) >= 2 * count:
+                            found.sort()
+                            del found[count:]
+                            latest = found[-1][0]
+                            last = latest, found[-1][1]
+                if left <= 0:
+                    left = _PLACED_AT_ONCE
+                    yield None
             yield None
         self._reclaimer.add(ids, deliveries)
         found.sort()
-        yield from found
+        yield from found[:count]
 
     def positions(self) -> Iterator[tuple[int, int]]:
         """Return an iterator over (sequence, attempts) of all messages in flight, as of this call.

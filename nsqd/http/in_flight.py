@@ -18,8 +18,7 @@ from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
 from nsqcommon.wire.headers import decode_headers
 from nsqcommon.wire.history import NDJSON
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker.batch import Batch
-from nsqd.broker.in_flight import Delivery, TouchedDelivery
+from nsqd.broker.in_flight import TouchedDelivery
 from nsqd.http.bodies import BodyReader
 from nsqd.http.history import headers_member
 from nsqd.http.lines import Lines
@@ -27,9 +26,10 @@ from nsqd.http.names import channel_argument, find_channel
 from nsqd.http.numbers import number_argument
 
 if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
     from nsqd.broker.channel import Channel
     from nsqd.broker.consumer import Consumer
-    from nsqd.broker.in_flight import Place
+    from nsqd.broker.in_flight import Delivery, Place
     from nsqd.http.calls import Calls
     from nsqd.http.history import HistoryReads
 
@@ -118,8 +118,12 @@ class _Answer:
     run_id: str
     bodies: BodyReader | None  # None: without what is in the messages themselves
     clock: Callable[[], float]
+    begun_at: float = field(init=False)
     consumers: dict[Consumer, dict[str, object]] = field(default_factory=dict)
     read_until: float | None = None  # None: nothing had to be read from disk yet
+
+    def __post_init__(self) -> None:
+        self.begun_at = self.clock()
 
     async def line(self, place: Place) -> dict[str, object] | None:
         """Return the members of a line, or None if this delivery is over."""
@@ -137,10 +141,13 @@ class _Answer:
 
     def _delivered(self, delivery: Delivery) -> dict[str, object]:
         moment = self.moment
+        # When the line is written, and not at the start: reading may take seconds, and a reader relates the other times
+        # of the line to this one.
+        now = moment.now + self.clock() - self.begun_at
         members: dict[str, object] = {
             "attempts": delivery.attempts,
             "since": moment.wall(delivery.delivered_at),
-            "held_ms": max(0, int((moment.now - delivery.delivered_at) * 1000)),
+            "in_flight_ms": max(0, int((now - delivery.delivered_at) * 1000)),
             "deadline": moment.wall(delivery.deadline),
         }
         if isinstance(delivery, TouchedDelivery):
@@ -176,9 +183,7 @@ class _Answer:
         left = self.read_until - self.clock()
         if left <= 0:
             return "reading from disk takes too long"
-        return await self.bodies.batch(
-            channel, sequence, lambda: channel.in_flight.at(place) is not None, seconds=left
-        )
+        return await self.bodies.batch(channel, sequence, lambda: channel.in_flight.at(place) is not None, seconds=left)
 
 
 def _of_message(found: Batch | str, sequence: int) -> dict[str, object]:

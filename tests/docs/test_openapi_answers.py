@@ -116,6 +116,12 @@ def grouping(nsqd: Asker) -> None:
     messages = [(encode_headers({"nsq-group": group}), b"x") for group in ("a", "a", "b", "é", "")]
     nsqd.post("/hmpub?topic=shared", commands.hmpub("shared", messages).partition(b"\n")[2][4:])
     nsqd.ids(f"/sub?{at}&max=1")
+    (line,) = nsqd.get(f"/channel/inflight?{at}").body.splitlines()
+    nsqd.post(f"/touch?{at}", json.loads(line)["id"].encode())
+    nsqd.get(f"/channel/inflight?{at}&client=127.0.0.1")
+    nsqd.get(f"/channel/inflight?{at}&headers=false&after={json.loads(line)['after']}")
+    nsqd.get(f"/channel/inflight?{at}&after=00000000,1,1")
+    nsqd.get(f"/channel/inflight?{at}&summary=true")
     nsqd.get("/stats?format=json&topic=shared")
     nsqd.get(f"/channel/groups?{at}")
     nsqd.get(f"/channel/groups?{at}&limit=2000")
