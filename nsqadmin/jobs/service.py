@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from time import time
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from nsqadmin.jobs.run_book import RunBook, TaskRuns
     from nsqadmin.jobs.survey import Surveyor
 
-_FRESH: Final = 5.0  # seconds that a survey is shown before there is another one
+_FRESHEST: Final = 0.5  # seconds that a survey is shown before there is another one, at least
+_FRESH: Final = 5.0  # at most; in between, as long as a sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class Jobs:
         self._view = view
         self._surveyor = surveyor
         self._survey = SurveyResult()
-        self._read_at = -_FRESH
+        self._read_at = -inf
         self._reading: trio.Event | None = None  # set while a survey is under way
 
     async def shown(self, identity: Identity) -> JobsShown:
@@ -88,7 +90,7 @@ class Jobs:
         """Return a survey of all queues. Callers at the same time share it. For callers on trio."""
         while self._reading is not None:
             await self._reading.wait()
-        if trio.current_time() - self._read_at < _FRESH:
+        if trio.current_time() - self._read_at < min(_FRESH, max(_FRESHEST, self._view.snapshot.interval)):
             return self._survey
         self._reading = trio.Event()
         try:

@@ -39,7 +39,7 @@ class Shop:
     def text(self, path: str, status: int = 200) -> str:
         answer = self.admin.http("GET", path)
         assert answer.status == status, answer
-        return unescape(answer.body.decode())
+        return unescape(answer.body.decode()).replace("<wbr>", "")
 
     def tasks(self) -> dict[str, Any]:
         return {it["name"]: it for it in self.admin.json("GET", "/api/v2/jobs").json["tasks"]}
@@ -200,10 +200,184 @@ def test_a_silent_node_makes_numbers_lower_bounds_and_is_named(tmp_path: Path) -
         eventually(lambda: shop.tasks()["shop.charge"]["failed"] == exactly(2))
         shop.nodes[1].send_signal(signal.SIGSTOP)
         eventually(lambda: shop.tasks()["shop.charge"]["failed"] == {"value": 1, "trust": "at least"})
-        tasks = shop.tasks()
-        assert tasks["remind"]["failed"] == {"value": None, "trust": "unknown"}  # not 0
+
+        eventually(lambda: shop.tasks()["remind"]["failed"] == {"value": None, "trust": "unknown"})  # not 0
         assert address(shop.nodes[1].http_address) in json.dumps(shop.admin.json("GET", "/api/v2/jobs").json["missing"])
         page = shop.text("/jobs")
         assert "was not fully read" in page
         assert "unknown" in page
         shop.nodes[1].send_signal(signal.SIGCONT)
+
+
+# The jobs of a task
+
+
+def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
+    page = shop.text("/jobs/task?name=shop.charge")
+    for id in ("failed-1", "failed-2", "retry-1"):
+        assert f"/jobs/job?topic=shop&channel=jobs&id={id}" in page
+    assert "ValueError: no such order" in page
+    assert "Retry selected…" in page
+    assert "Cancel selected…" in page
+    assert HTML not in shop.admin.http("GET", "/jobs/task?name=shop.charge").body.decode()
+
+
+def test_jobs_that_workers_have_are_on_the_page_of_their_task(shop: Shop) -> None:
+    one = shop.nodes[0]
+    with one.connect() as client:
+        client.identify(client_id="mailer", hostname="host-3")
+        client.subscribe("mails", "jobs", ready=1)
+        (held,) = client.messages(1)
+        eventually(lambda: shop.tasks()["send_receipt"]["in_flight"] == exactly(1))
+        page = shop.text("/jobs/task?name=send_receipt")
+        assert "With workers (some not started)" in page
+        assert "host-3" in page
+        client.send(b"RDY 0\nREQ %b 0\n" % held.id)  # without RDY 0 it would get a message again
+        eventually(lambda: one.channel("mails", "jobs")["in_flight_count"] == 0)
+    eventually(lambda: shop.tasks()["send_receipt"]["in_flight"] == exactly(0))
+
+
+def test_a_task_that_is_unknown(shop: Shop) -> None:
+    assert "No task nothing" in shop.text("/jobs/task?name=nothing", 404)
+
+
+# One job
+
+
+def test_the_page_of_a_failed_job(shop: Shop) -> None:
+    report_failure(shop)
+    page = shop.text("/jobs/job?topic=shop&channel=jobs&id=failed-1")
+    assert "shop.charge" in page
+    assert '"currency": "EUR"' in page  # out of Celery's JSON in JSON
+    assert 'File "shop.py", line 7, in charge' in page
+    assert "Started by host-2:8" in page
+    assert "Failed after 12 ms" in page
+    assert page.index("Sent") < page.index("Started by") < page.index("Failed after")
+    assert page.index("Sent") < page.index("Buried")
+    assert "Retry now…" in page
+    assert HTML not in shop.admin.http("GET", "/jobs/job?topic=shop&id=failed-1").body.decode()
+    assert shop.text("/jobs/failed-1") == page or "shop.charge" in shop.text("/jobs/failed-1")
+
+
+def report_failure(shop: Shop) -> None:
+    failed = event(
+        State.FAILED, "shop.charge", "failed-1", "shop", worker="host-2:8", ms=12.0, outcome="buried", traceback=TRACEBACK
+    )
+    report(shop.nodes[0], failed, worker="host-2:8")
+    eventually(lambda: "Failed after 12 ms" in shop.text("/jobs/job?topic=shop&id=failed-1"))
+
+
+def test_a_failure_without_a_report_says_that_its_traceback_is_not_kept(shop: Shop) -> None:
+    report_failure(shop)  # so there are reports, but none of this one
+    page = shop.text("/jobs/job?topic=shop&id=failed-2")
+    assert "Traceback not kept" in page
+    assert "ValueError: no such order" in page
+    assert "No worker has reported this job" in page
+
+
+def test_a_job_is_found_by_its_id_alone(shop: Shop) -> None:
+    assert "Retrying" in shop.text("/jobs/retry-1")
+    assert "remind" in shop.text("/jobs/later-1")
+    assert "No job none-such" in shop.text("/jobs/none-such", 404)
+
+
+def test_a_job_that_is_done_can_be_run_again(shop: Shop) -> None:
+    one = shop.nodes[0]
+    publish(one, "shop", celery_body("again"), headers("celery", "shop.again", "again-1"))
+    with one.connect() as client:
+        client.subscribe("shop", "jobs", ready=1)
+        (message,) = client.messages(1)
+        client.finish(message)
+        eventually(lambda: one.channel("shop", "jobs")["in_flight_count"] == 0)
+    report(one, event(State.SUCCEEDED, "shop.again", "again-1", "shop", ms=20.0, outcome="finished"))
+    eventually(lambda: "Finished after 20 ms" in shop.text("/jobs/job?topic=shop&id=again-1"))
+    page = shop.text("/jobs/job?topic=shop&id=again-1")
+    assert "Run again…" in page
+    pick = re.search(r'name="pick" value="([^"]+)"', page)
+    assert pick is not None
+    plan = shop.post("/actions/redeliver", {"topic": "shop", "channel": "jobs", "pick": pick[1]})
+    assert "Replay 1 message of shop" in plan
+    shop.post("/actions/redeliver", {"topic": "shop", "messages": pick[1], "to": "channel:jobs"})
+    eventually(lambda: one.channel("shop", "jobs")["depth"] == 1)
+    with one.connect() as client:
+        client.subscribe("shop", "jobs", ready=1)
+        client.finish(*client.messages(1))
+        eventually(lambda: one.channel("shop", "jobs")["in_flight_count"] == 0)
+
+
+# Actions
+
+
+def test_a_failed_job_is_retried_in_three_clicks_and_runs_once(shop: Shop) -> None:
+    """From the page of jobs: the task, Retry, confirm."""
+    one = shop.nodes[0]
+    page = shop.text("/jobs/task?name=shop.charge")
+    assert "/jobs/task?name=shop.charge" in shop.text("/jobs")
+    pick = f"{shop.ids[one.tcp]}@{address(one.http_address)}"
+    assert f'value="{pick}"' in page
+    form = {"topic": "shop", "channel": "jobs", "on": "selected", "pick": pick, "task": "shop.charge"}
+    assert "Kick 1 buried message" in shop.text(f"/actions/kick_buried?{urlencode(form)}")
+    assert one.channel("shop", "jobs").get("buried_count") == 1  # only asked
+    assert "1 message kicked" in shop.post("/actions/kick_buried", form)
+    with one.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe("shop", "jobs", ready=5)
+        (message,) = client.messages(1)
+        assert message.id.decode() == shop.ids[one.tcp]
+        client.send(bury(message.id, "ValueError: no such order"))
+        assert client.stays_silent(0.2)
+    eventually(lambda: one.channel("shop", "jobs").get("buried_count") == 1)
+
+
+def test_all_failed_jobs_of_a_task_are_retried(shop: Shop) -> None:
+    one, two = shop.nodes
+    publish(one, "shop", celery_body(), headers("celery", "shop.other", "other-1"))
+    with one.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe("shop", "jobs", ready=1)
+        client.send(bury(client.messages(1)[0].id, "KeyError: other"))
+        eventually(lambda: one.channel("shop", "jobs").get("buried_count") == 2)
+    form = {"topic": "shop", "channel": "jobs", "on": "selected", "all": "yes", "task": "shop.charge"}
+    eventually(lambda: "shop.other" in shop.tasks())
+    plan = shop.text(f"/actions/kick_buried?{urlencode(form)}")
+    assert "Kick 2 buried messages" in plan
+    picks = [("pick", it) for it in re.findall(r'name="pick" value="([^"]+)"', plan)]
+    assert len(picks) == 2
+    shop.post("/actions/kick_buried", [("topic", "shop"), ("channel", "jobs"), *picks])
+    eventually(lambda: [it.channel("shop", "jobs")["depth"] for it in (one, two)] == [1, 1])
+    assert one.channel("shop", "jobs")["buried_count"] == 1  # of the other task
+
+
+# Rights
+
+ROLES = """
+[[role]]
+name = "numbers"
+users = ["ben"]
+can = ["viewer"]
+"""
+
+
+def test_without_payload_no_task_has_a_name(tmp_path: Path) -> None:
+    (tmp_path / "roles.toml").write_text(ROLES)
+    with Nsqd(tmp_path / "nsqd", "retention-bytes=1GB", "broadcast-address=127.0.0.1") as nsqd:
+        publish(nsqd, "shop", celery_body(17), headers("celery", "shop.charge", "id-1"))
+        nsqd.post("/channel/create?topic=shop&channel=jobs")
+        report(nsqd, event(State.FAILED, "shop.secret", "id-2", "shop", traceback="secret traceback"))
+        where = f"nsqd-http-address={address(nsqd.http_address)}"
+        with Nsqadmin(where, "sample-interval=300ms", f"roles-file={tmp_path / 'roles.toml'}") as admin:
+            def seen(path: str) -> Any:
+                return admin.http("GET", path, headers={"x-forwarded-user": "ben"})
+
+            eventually(lambda: b"shop" in seen("/jobs").body)
+            page = seen("/jobs").body.decode()
+            assert "shop.charge" not in page
+            assert "payload" in page
+            answer = json.loads(seen("/api/v2/jobs").body)
+            assert (answer["tasks"], answer["hidden"]) == ([], ["shop"])
+            assert [it["waiting"] for it in answer["queues"]] == [1]
+            assert seen("/jobs/task?name=shop.charge").status == 404
+            assert seen("/jobs/job?topic=shop&id=id-2").status == 403
+            assert b"secret" not in seen("/jobs/id-2").body
+            assert b"shop.charge" not in seen("/jump?q=charge").body
+            assert "Traceback" not in admin.log

@@ -1,0 +1,112 @@
+"""The jobs of one task, and the page of one job."""
+
+from __future__ import annotations
+
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from nsqadmin.access import Right
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import identity_of, require
+from nsqadmin.jobs.instances import Finder
+from nsqadmin.pages.error import Failure, error_page
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.access import Identity
+    from nsqadmin.cluster.model import Channel
+    from nsqadmin.jobs.service import Jobs
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.services import Services
+
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    if services.jobs is None or services.messages is None:
+        return []
+    pages = _JobPages(services.jobs, Finder(services.jobs, services.messages), painter)
+    return [
+        Route("GET", "/jobs/task", pages.task),
+        Route("GET", "/jobs/job", pages.job),
+        Route("GET", "/jobs/{id}", pages.by_id),
+    ]
+
+
+class _JobPages:
+    def __init__(self, jobs: Jobs, finder: Finder, painter: Painter) -> None:
+        self._jobs = jobs
+        self._finder = finder
+        self._painter = painter
+
+    async def task(self, request: Request) -> Response:
+        """Show the jobs of the task `name=` that are buried, deferred or in flight."""
+        identity, name = identity_of(request), request.query_params.get("name", "")
+        snapshot = await self._painter.picture(request)
+        shown = await self._jobs.shown(identity)
+        row = next((it for it in shown.tasks if it.name == name), None)
+        if row is None:
+            text = "No queue that you may look into has a job of this name now, and no worker has reported one."
+            return await self._missing(request, f"No task {name[:100]}" if name else "No task", text)
+        channels = [it for it in self._jobs.channels(identity) if (it.topic, it.name) in row.queues]
+        found = await self._finder.of_task(name, channels, identity)
+        running = {(it.topic, it.id): it for it in self._jobs.book.running() if it.name == name}
+        failures = [
+            it for it in self._jobs.book.failures() if it.name == name and identity.may(Right.PAYLOAD, it.topic)
+        ]
+        buried = {(it.channel.topic, _job_id(one)) for it in found for one in it.buried}
+        return self._painter.page(
+            request,
+            "task.html",
+            snapshot,
+            current="Jobs",
+            scope="jobs",
+            row=row,
+            shown=shown,
+            queues=found,
+            running=running,
+            others=[it for it in failures if (it.topic, it.id) not in buried][:20],
+        )
+
+    async def job(self, request: Request) -> Response:
+        """Show the job named by `topic=`, `id=` and optionally `channel=`."""
+        arguments = request.query_params
+        topic, id = arguments.get("topic", ""), arguments.get("id", "")
+        identity = require(request, Right.PAYLOAD, topic)
+        channel = self._channel(identity, topic, arguments.get("channel", ""))
+        return await self._job(request, identity, channel, id)
+
+    async def by_id(self, request: Request) -> Response:
+        """Show the job with this id, wherever it is."""
+        identity, id = identity_of(request), str(request.path_params["id"])
+        topics = await self._finder.topics_of(id, identity)
+        channel = self._channel(identity, topics[0], "") if topics else None
+        return await self._job(request, identity, channel, id)
+
+    async def _job(self, request: Request, identity: Identity, channel: Channel | None, id: str) -> Response:
+        view = await self._finder.job(channel, id, identity, time()) if channel is not None and id else None
+        if view is None or channel is None:
+            text = "It is not buried, deferred or with a worker, and neither the history nor a report has it."
+            return await self._missing(request, f"No job {id[:100]}", text)
+        return self._painter.page(
+            request,
+            "job.html",
+            await self._painter.picture(request),
+            current="Jobs",
+            view=view,
+            no_run=identity.why_not(Right.OPERATE, channel.topic),
+        )
+
+    def _channel(self, identity: Identity, topic: str, name: str) -> Channel | None:
+        found = [it for it in self._jobs.channels(identity) if it.topic == topic]
+        return next((it for it in found if it.name == name), found[0] if found else None)
+
+    async def _missing(self, request: Request, title: str, text: str) -> Response:
+        links = (("Jobs", self._painter.links.to("/jobs")),)
+        snapshot = await self._painter.picture(request)
+        return error_page(self._painter, request, snapshot, Failure(title=title, text=text, links=links))
+
+
+def _job_id(one: Any) -> str:
+    job = one.message.job if one.message is not None else None
+    return job.id if job is not None else ""
