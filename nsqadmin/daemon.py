@@ -30,6 +30,7 @@ from nsqadmin.http.config import Settings
 from nsqadmin.http.live import Hub
 from nsqadmin.http.login import Access, read_policy
 from nsqadmin.jobs import endpoints as job_endpoints
+from nsqadmin.jobs.instances import Finder
 from nsqadmin.jobs.listening import Listener
 from nsqadmin.jobs.run_book import RunBook
 from nsqadmin.jobs.service import Jobs
@@ -166,8 +167,8 @@ def routes_of(services: Services) -> list[Route]:
     if services.messages is not None:
         routes += endpoints.routes(services.messages, services.view)
         routes += selection_endpoints.routes(services.messages, services.view)
-    if services.jobs is not None:
-        routes += job_endpoints.routes(services.jobs)
+    if services.jobs is not None and services.messages is not None:
+        routes += job_endpoints.routes(services.jobs, Finder(services.jobs, services.messages))
     if services.messages is not None and services.groups is not None:
         routes += group_endpoints.routes(services.messages, services.groups, services.view)
     return routes

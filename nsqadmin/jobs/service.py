@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsqadmin.jobs.listening import Listener
     from nsqadmin.jobs.run_book import RunBook, TaskRuns
     from nsqadmin.jobs.survey import Surveyor
+    from nsqcommon.job_reports import JobEvent
 
 _FRESHEST: Final = 0.5  # seconds that a survey is shown before there is another one, at least
 _FRESH: Final = 5.0  # at most; in between, as long as a sample
@@ -82,6 +83,11 @@ class Jobs:
         reported = frozenset((it.topic, it.channel) for it in self.book.tasks())
         return queues_of(seen_by(self._view.snapshot, identity), reported)
 
+    def channel(self, identity: Identity, topic: str, name: str = "") -> Channel | None:
+        """Return the queue of a topic, or None if the user sees none there."""
+        found = [it for it in self.channels(identity) if it.topic == topic]
+        return next((it for it in found if it.name == name), found[0] if found else None)
+
     def runs(self, identity: Identity) -> Iterator[TaskRuns]:
         """Yield what is reported about tasks whose names the user may see."""
         return (it for it in self.book.tasks() if identity.may(Right.PAYLOAD, it.topic))
@@ -104,6 +110,10 @@ class Jobs:
             done, self._reading = self._reading, None
             done.set()
         return self._survey
+
+    def with_id(self, id: str, identity: Identity) -> Iterator[JobEvent]:
+        """Yield what is reported about jobs with this id that the user may see."""
+        return (it for it in self.book.jobs_with(id) if identity.may(Right.PAYLOAD, it.topic))
 
     def names(self, identity: Identity) -> Iterator[str]:
         """Yield the known names of tasks that the user may see, without reading anything."""

@@ -73,14 +73,14 @@ class _JobPages:
         arguments = request.query_params
         topic, id = arguments.get("topic", ""), arguments.get("id", "")
         identity = require(request, Right.PAYLOAD, topic)
-        channel = self._channel(identity, topic, arguments.get("channel", ""))
+        channel = self._jobs.channel(identity, topic, arguments.get("channel", ""))
         return await self._job(request, identity, channel, id)
 
     async def by_id(self, request: Request) -> Response:
         """Show the job with this id, wherever it is."""
         identity, id = identity_of(request), str(request.path_params["id"])
         topics = await self._finder.topics_of(id, identity)
-        channel = self._channel(identity, topics[0], "") if topics else None
+        channel = self._jobs.channel(identity, topics[0], "") if topics else None
         return await self._job(request, identity, channel, id)
 
     async def _job(self, request: Request, identity: Identity, channel: Channel | None, id: str) -> Response:
@@ -96,10 +96,6 @@ class _JobPages:
             view=view,
             no_run=identity.why_not(Right.OPERATE, channel.topic),
         )
-
-    def _channel(self, identity: Identity, topic: str, name: str) -> Channel | None:
-        found = [it for it in self._jobs.channels(identity) if it.topic == topic]
-        return next((it for it in found if it.name == name), found[0] if found else None)
 
     async def _missing(self, request: Request, title: str, text: str) -> Response:
         links = (("Jobs", self._painter.links.to("/jobs")),)

@@ -20,7 +20,8 @@ from nsqjobs.reporting import Reporter
 from nsqjobs.taskiq.deliveries import Deliveries
 from nsqjobs.taskiq.formatter import BuryingFormatter, TaskBody
 from nsqjobs.taskiq.labels import delay_of, group_of, queue_of, retries_of
-from nsqjobs.taskiq.reports import Reports, note_sent
+from nsqjobs.taskiq.reports import Reports
+from nsqjobs.taskiq.runs import note_sent
 
 if TYPE_CHECKING:
     from taskiq.abc.formatter import TaskiqFormatter

@@ -25,7 +25,7 @@ from nsqjobs.touching import Touching
 
 if TYPE_CHECKING:
     from nsqclient.aio import Message
-    from nsqjobs.taskiq.reports import TaskRun
+    from nsqjobs.taskiq.runs import TaskRun
 
 log = logging.getLogger("taskiq.nsq_broker")
 

@@ -6,7 +6,6 @@ buried when taskiq acknowledges it.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,35 +16,12 @@ from nsqcommon.job_reports import one_line
 from nsqjobs.reporting import Reporter, Run
 from nsqjobs.taskiq.formatter import current_delivery
 from nsqjobs.taskiq.labels import retries_of
+from nsqjobs.taskiq.runs import TaskRun, current_run
 
 if TYPE_CHECKING:
     from taskiq import TaskiqMessage, TaskiqResult
 
 LIBRARY: Final = "taskiq"
-
-_current_run: Final[ContextVar[TaskRun | None]] = ContextVar("current_run", default=None)
-
-
-class TaskRun:
-    """One run of a task."""
-
-    def __init__(self, run: Run, reporter: Reporter) -> None:
-        self.run = run
-        self._reporter = reporter
-        self.error: BaseException | None = None  # retry middlewares replace the one in the result
-        self.failure = ""  # why it has failed for good; empty: it hasn't
-        self.is_sent_again = False
-
-    def has_ended_early(self, error: BaseException | None) -> None:
-        """Record that taskiq stopped handling the task. No effect after its end: a middleware or a stop interfered."""
-        self._reporter.retrying(self.run, error or "not finished by this worker", outcome="requeued")
-
-
-def note_sent(task_id: str) -> None:
-    """Record that a task was sent, maybe by the run of the same task."""
-    run = _current_run.get()
-    if run is not None and run.run.id == task_id:
-        run.is_sent_again = True
 
 
 class Reports(TaskiqMiddleware):
@@ -74,12 +50,12 @@ class Reports(TaskiqMiddleware):
                 retries=retries_of(message.labels),
             )
             delivery.run = TaskRun(run, self._reporter)
-            _current_run.set(delivery.run)
+            current_run.set(delivery.run)
             self._reporter.start(run)
         return message
 
     async def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
-        run = _current_run.get()
+        run = current_run.get()
         if run is None or isinstance(exception, NoResultError):  # the task itself wants no result
             return
         run.error = exception
@@ -89,7 +65,7 @@ class Reports(TaskiqMiddleware):
             run.failure = one_line(exception)
 
     async def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
-        run = _current_run.get()
+        run = current_run.get()
         if run is None:
             return
         if run.is_sent_again:

@@ -19,6 +19,8 @@ def test_topics_between_workers_are_internal(topic: str) -> None:
     assert is_internal(topic)
 
 
-@pytest.mark.parametrize("topic", ["celery", "celeryev", "orders#ephemeral", "nsqjobs.outcomes", "pidbox", "my.pidboxes"])
+@pytest.mark.parametrize(
+    "topic", ["celery", "celeryev", "orders#ephemeral", "nsqjobs.outcomes", "pidbox", "my.pidboxes"]
+)
 def test_topics_of_users_are_not(topic: str) -> None:
     assert not is_internal(topic)

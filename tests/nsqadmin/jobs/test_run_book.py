@@ -29,7 +29,14 @@ def book(clock: Clock) -> RunBook:
 
 
 def event(state: State, id: str = "1", **more: Any) -> JobEvent:
-    known = {"name": "charge", "library": "celery", "topic": "shop", "channel": "jobs", "worker": "h:1", "started_at": 1.0}
+    known = {
+        "name": "charge",
+        "library": "celery",
+        "topic": "shop",
+        "channel": "jobs",
+        "worker": "h:1",
+        "started_at": 1.0,
+    }
     return JobEvent(state=state, id=id, **{**known, **more})
 
 

@@ -25,7 +25,9 @@ from tests.support.tools import address
 needs_module("starlette")
 
 HTML = "<script>alert(1)</script>"
-TRACEBACK = f'Traceback (most recent call last):\n  File "shop.py", line 7, in charge\nValueError: no such order {HTML}\n'
+TRACEBACK = (
+    f'Traceback (most recent call last):\n  File "shop.py", line 7, in charge\nValueError: no such order {HTML}\n'
+)
 
 
 @dataclass
@@ -78,7 +80,12 @@ def publish(node: Nsqd, topic: str, body: bytes, job: dict[str, str], delay: flo
 
 
 def event(state: State, name: str, id: str, topic: str, **more: Any) -> JobEvent:
-    known: dict[str, Any] = {"library": "celery", "channel": "jobs", "worker": "host-1:7", "started_at": time.time() - 2}
+    known: dict[str, Any] = {
+        "library": "celery",
+        "channel": "jobs",
+        "worker": "host-1:7",
+        "started_at": time.time() - 2,
+    }
     return JobEvent(state=state, name=name, id=id, topic=topic, **{**known, **more})
 
 
@@ -141,7 +148,12 @@ def test_without_reports_the_broker_says_what_it_knows(shop: Shop) -> None:
     assert charge["scheduled"] == exactly(0)
     assert charge["libraries"] == ["celery"]
     assert charge["error"].startswith("ValueError: no such order")
-    assert (charge["running"], charge["done_a_minute"], charge["p95"], charge["is_reported"]) == (None, None, None, False)
+    assert (charge["running"], charge["done_a_minute"], charge["p95"], charge["is_reported"]) == (
+        None,
+        None,
+        None,
+        False,
+    )
     assert shop.tasks()["remind"]["scheduled"] == exactly(1)
     assert shop.tasks()["send_receipt"]["waiting"] == exactly(3)
     assert shop.tasks()["shop.tasks.add"]["waiting"] == exactly(1)
@@ -261,7 +273,14 @@ def test_the_page_of_a_failed_job(shop: Shop) -> None:
 
 def report_failure(shop: Shop) -> None:
     failed = event(
-        State.FAILED, "shop.charge", "failed-1", "shop", worker="host-2:8", ms=12.0, outcome="buried", traceback=TRACEBACK
+        State.FAILED,
+        "shop.charge",
+        "failed-1",
+        "shop",
+        worker="host-2:8",
+        ms=12.0,
+        outcome="buried",
+        traceback=TRACEBACK,
     )
     report(shop.nodes[0], failed, worker="host-2:8")
     eventually(lambda: "Failed after 12 ms" in shop.text("/jobs/job?topic=shop&id=failed-1"))
@@ -366,6 +385,7 @@ def test_without_payload_no_task_has_a_name(tmp_path: Path) -> None:
         report(nsqd, event(State.FAILED, "shop.secret", "id-2", "shop", traceback="secret traceback"))
         where = f"nsqd-http-address={address(nsqd.http_address)}"
         with Nsqadmin(where, "sample-interval=300ms", f"roles-file={tmp_path / 'roles.toml'}") as admin:
+
             def seen(path: str) -> Any:
                 return admin.http("GET", path, headers={"x-forwarded-user": "ben"})
 
