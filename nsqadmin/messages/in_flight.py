@@ -1,7 +1,7 @@
 """Messages in flight, one of the kinds of lists: who has which message, since when and until when.
 
-A node says how long ago it delivered a message, and its other times are compared with that one. So they are right by our
-clock, however wrong the node's is.
+A node's times are by its clock. With their number it says what that clock shows, so we know all times by ours, to a few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class NodeInFlight(NodeCount):
     """The number of messages in flight of the channel on one node."""
 
     log: str = ""  # id of the topic's log, to which sequences refer; empty: there is no history
+    clock_ahead: float = 0.0  # seconds that its clock is ahead of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,8 @@ class InFlight(ListKind[NodeInFlight, MessageInFlight]):
 
     def count_in(self, node: str, answers: Sequence[Any]) -> NodeInFlight:
         (raw,) = answers
-        return NodeInFlight(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""))
+        ahead = whole_in(raw["now"]) * NANOSECOND - self._wall()
+        return NodeInFlight(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""), clock_ahead=ahead)
 
     def log_of(self, node: NodeInFlight) -> str:
         return node.log
@@ -143,13 +145,10 @@ class InFlight(ListKind[NodeInFlight, MessageInFlight]):
     def line_in(
         self, node: NodeInFlight, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool
     ) -> MessageInFlight:
-        age = whole_in(line["in_flight_ms"]) / 1000
-        since = self._wall() - age
-        begin = whole_in(line["since"])  # the same moment, by the node's clock
-
         def ours(timestamp: Any) -> float:
-            return since + (whole_in(timestamp) - begin) * NANOSECOND
+            return whole_in(timestamp) * NANOSECOND - node.clock_ahead
 
+        since = ours(line["since"])
         return MessageInFlight(
             node=node.node,
             log=node.log,
@@ -158,7 +157,7 @@ class InFlight(ListKind[NodeInFlight, MessageInFlight]):
             attempts=whole_in(line["attempts"]),
             consumer=_holder_in(line["consumer"]),
             since=since,
-            age=age,
+            age=max(0.0, self._wall() - since),
             deadline=ours(line["deadline"]),
             last_touch=ours(line["last_touch"]) if "last_touch" in line else None,
             published=ours(line["timestamp"]),

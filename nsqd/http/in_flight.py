@@ -66,7 +66,8 @@ class InFlightEndpoint:
         channel, arguments = find_channel(self._broker, topic_name, name), request.query()
         if arguments.get("summary") == "true":
             topic_log = self._reading.history.find(topic_name)
-            return json({"count": len(channel.in_flight), "log": topic_log.log_id if topic_log is not None else None})
+            log = topic_log.log_id if topic_log is not None else None
+            return json({"count": len(channel.in_flight), "log": log, "now": moment.timestamp})
         if "log" in arguments:
             self._find_log(topic_name, arguments)
         limit, after = number_argument(arguments, "limit", _LINES), self._after(arguments)
@@ -118,12 +119,8 @@ class _Answer:
     run_id: str
     bodies: BodyReader | None  # None: without what is in the messages themselves
     clock: Callable[[], float]
-    begun_at: float = field(init=False)
     consumers: dict[Consumer, dict[str, object]] = field(default_factory=dict)
     read_until: float | None = None  # None: nothing had to be read from disk yet
-
-    def __post_init__(self) -> None:
-        self.begun_at = self.clock()
 
     async def line(self, place: Place) -> dict[str, object] | None:
         """Return the members of a line, or None if this delivery is over."""
@@ -141,13 +138,10 @@ class _Answer:
 
     def _delivered(self, delivery: Delivery) -> dict[str, object]:
         moment = self.moment
-        # When the line is written, and not at the start: reading may take seconds, and a reader relates the other times
-        # of the line to this one.
-        now = moment.now + self.clock() - self.begun_at
         members: dict[str, object] = {
             "attempts": delivery.attempts,
             "since": moment.wall(delivery.delivered_at),
-            "in_flight_ms": max(0, int((now - delivery.delivered_at) * 1000)),
+            "in_flight_ms": max(0, int((moment.now - delivery.delivered_at) * 1000)),
             "deadline": moment.wall(delivery.deadline),
         }
         if isinstance(delivery, TouchedDelivery):

@@ -115,11 +115,6 @@ def grouping(nsqd: Asker) -> None:
     nsqd.post(f"/channel/create?{at}")
     messages = [(encode_headers({"nsq-group": group}), b"x") for group in ("a", "a", "b", "é", "")]
     nsqd.post("/hmpub?topic=shared", commands.hmpub("shared", messages).partition(b"\n")[2][4:])
-    nsqd.post("/topic/create?topic=mails")
-    nsqd.post("/channel/create?topic=mails&channel=jobs")
-    job = encode_headers({"job-name": "shop.send", "job-id": "4711", "job-library": "taskiq"})
-    body = b'{"args": [1], "kwargs": {}}'
-    nsqd.post("/hmpub?topic=mails", commands.hmpub("mails", [(job, body)]).partition(b"\n")[2][4:])
     nsqd.ids(f"/sub?{at}&max=1")
     (line,) = nsqd.get(f"/channel/inflight?{at}").body.splitlines()
     nsqd.post(f"/touch?{at}", json.loads(line)["id"].encode())
@@ -315,7 +310,7 @@ def test_nsqadmin_answers_as_described(nsqd: Nsqd, admin: Asker) -> None:
     fill(nsqd)
     node = f"127.0.0.1:{nsqd.http_address[1]}"
     eventually(lambda: admin.get("/api/v2/health?fresh=1").json["totals"]["deferred_count"] == 1)
-    for part in (of_nsq, looking, messages, jobs, buried, deferred, groups, doing):
+    for part in (of_nsq, looking, messages, jobs, buried, deferred, in_flight, groups, doing):
         part(admin, node)
     assert admin.unanswered == set()
 
@@ -334,6 +329,12 @@ def fill(nsqd: Nsqd) -> None:
     nsqd.post("/channel/create?topic=shared&channel=c")
     messages = [(encode_headers({"nsq-group": "a"}), b"x")] * 2
     nsqd.post("/hmpub?topic=shared", commands.hmpub("shared", messages).partition(b"\n")[2][4:])
+    nsqd.post("/sub?topic=shared&channel=c&lease=10m")
+    nsqd.post("/topic/create?topic=mails")
+    nsqd.post("/channel/create?topic=mails&channel=jobs")
+    job = encode_headers({"job-name": "shop.send", "job-id": "4711", "job-library": "taskiq"})
+    body = b'{"args": [1], "kwargs": {}}'
+    nsqd.post("/hmpub?topic=mails", commands.hmpub("mails", [(job, body)]).partition(b"\n")[2][4:])
 
 
 def of_nsq(admin: Asker, node: str) -> None:
@@ -429,6 +430,14 @@ def deferred(admin: Asker, node: str) -> None:
     admin.post("/api/v2/deferred", {**channel, "verb": "cancel", "filter": ""})
     admin.post("/api/v2/deferred", {**channel, "verb": "cancel", "messages": one["pick"]})
     admin.post("/api/v2/deferred", {**channel, "verb": "due", "messages": "x", "when": "now"})
+
+
+def in_flight(admin: Asker, node: str) -> None:
+    (one,) = admin.get("/api/v2/inflight/shared/c").json["messages"]
+    assert (one["group"], one["headers"], one["consumer"]["version"]) == ("a", {"nsq-group": "a"}, "HTTP")
+    assert admin.get("/api/v2/inflight/t/c?client=none").json["messages"] == []
+    admin.get("/api/v2/inflight/t/c?after=x")
+    admin.get("/api/v2/inflight/t/none")
 
 
 def groups(admin: Asker, node: str) -> None:
