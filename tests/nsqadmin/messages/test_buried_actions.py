@@ -8,7 +8,7 @@ import pytest
 
 from nsqadmin.access import Right
 from nsqadmin.cluster.model import Channel, Paused
-from nsqadmin.messages.buried import BuriedSummary, Operation, NodeReason, NodeSummary
+from nsqadmin.messages.buried import BuriedSummary, NodeReason, NodeSummary, Operation
 from nsqadmin.messages.buried_actions import (
     MOST_NAMED,
     VERBS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.messages.buried import BuriedSummary, Operation, NodeReason, NodeSummary
+from nsqadmin.messages.buried import BuriedSummary, NodeReason, NodeSummary, Operation
 from nsqadmin.messages.lists import BadRequest
 from nsqadmin.messages.masking import parse_masks
 from nsqadmin.messages.reasons import Reasons, ReasonSight
