@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import time
 from typing import TYPE_CHECKING, Any
 
 from nsqadmin.access import Right
@@ -42,7 +41,7 @@ def routes(jobs: Jobs, finder: Finder) -> list[Route]:
         topic, id, name = (request.query_params.get(it, "") for it in ("topic", "id", "channel"))
         identity = require(request, Right.PAYLOAD, topic)
         channel = jobs.channel(identity, topic, name)
-        view = await finder.job(channel, id, identity, time()) if channel is not None and id else None
+        view = await finder.job(channel, id, identity) if channel is not None and id else None
         if view is None:
             raise HttpError(404, "JOB_NOT_FOUND")
         return json_answer(job_json(view))

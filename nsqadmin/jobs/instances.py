@@ -146,7 +146,7 @@ class Finder:
         found = await _together([_of(self._in_queue, it, wanted, "", id, identity) for it in channels[:_MOST_QUEUES]])
         return sorted({it.channel.topic for it in found if not it.is_empty})
 
-    async def job(self, channel: Channel, id: str, identity: Identity, now: float) -> JobView | None:
+    async def job(self, channel: Channel, id: str, identity: Identity) -> JobView | None:
         """Return what is known of a job; None if that is nothing. The caller has checked the right to see messages."""
         wanted = by_header("job-id", id)
         queued, found = await asyncio.gather(
@@ -158,7 +158,7 @@ class Finder:
         sent = tuple(sorted(found.messages, key=lambda it: it.timestamp))
         if queued.is_empty and not (sent or failures or success or running):
             return None
-        return _view(channel, id, queued, sent, failures, success, running, now, is_reported=book.has_reports)
+        return _view(channel, id, queued, sent, failures, success, running, is_reported=book.has_reports)
 
     async def _sent(self, topic: str, wanted: Filter, identity: Identity) -> SearchResult:
         search = Search(topic=topic, wanted=wanted, identity=identity, limit=_MOST_SENT, seconds=_SECONDS)
@@ -195,7 +195,6 @@ def _view(
     failures: tuple[JobEvent, ...],
     success: JobEvent | None,
     running: JobEvent | None,
-    now: float,
     *,
     is_reported: bool,
 ) -> JobView:
@@ -207,7 +206,7 @@ def _view(
     event = running or success or (failures[-1] if failures else None)
     library = job.library if job is not None else event.library if event is not None else ""
     last = failures[-1] if failures else None
-    state, kind = _state(queued, last, success, running, now)
+    state, kind = state_of(queued, last, success, running)
     error = queued.buried[-1].reason if queued.buried else last.error if last is not None else ""
     worker = running.worker if running is not None else event.worker if event is not None else ""
     return JobView(
@@ -240,8 +239,8 @@ def _message_in(queued: QueuedJobs, sent: Sequence[Message]) -> Message | None:
     return next((it.message for it in listed if it.message is not None), sent[-1] if sent else None)
 
 
-def _state(
-    queued: QueuedJobs, last: JobEvent | None, success: JobEvent | None, running: JobEvent | None, now: float
+def state_of(
+    queued: QueuedJobs, last: JobEvent | None, success: JobEvent | None, running: JobEvent | None
 ) -> tuple[str, str]:
     """Return the job's state in words, and its kind. Where a message is counts more than a report, which may be old."""
     if queued.buried:

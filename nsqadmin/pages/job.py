@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import time
 from typing import TYPE_CHECKING, Any
 
 from nsqadmin.access import Right
@@ -84,7 +83,7 @@ class _JobPages:
         return await self._job(request, identity, channel, id)
 
     async def _job(self, request: Request, identity: Identity, channel: Channel | None, id: str) -> Response:
-        view = await self._finder.job(channel, id, identity, time()) if channel is not None and id else None
+        view = await self._finder.job(channel, id, identity) if channel is not None and id else None
         if view is None or channel is None:
             text = "It is not buried, deferred or with a worker, and neither the history nor a report has it."
             return await self._missing(request, f"No job {id[:100]}", text)

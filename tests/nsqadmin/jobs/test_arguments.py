@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from typing import Any
 
 import dramatiq
 import pytest
@@ -57,7 +58,9 @@ def test_celerys_pickle_is_never_read() -> None:
 
 
 def test_dramatiqs_messages() -> None:
-    message = dramatiq.Message(queue_name="q", actor_name="a", args=(1,), kwargs={"x": 2}, options={"eta": 5})
+    message: dramatiq.Message[Any] = dramatiq.Message(
+        queue_name="q", actor_name="a", args=(1,), kwargs={"x": 2}, options={"eta": 5}
+    )
     found = arguments_of(message.encode(), "dramatiq")
     assert [json.loads(it) for it in (found.args, found.kwargs, found.options)] == [[1], {"x": 2}, {"eta": 5}]
 

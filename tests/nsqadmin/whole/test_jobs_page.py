@@ -36,7 +36,7 @@ class Shop:
 
     nodes: list[Nsqd]
     admin: Nsqadmin
-    ids: dict[str, str] = field(default_factory=dict)  # nsqd's ids of messages by job id
+    ids: dict[tuple[str, int], str] = field(default_factory=dict)  # nsqd's ids of messages by job id
 
     def text(self, path: str, status: int = 200) -> str:
         answer = self.admin.http("GET", path)
