@@ -22,7 +22,7 @@ from bench.brokers import Broker, nsqd_factory, running_daemon
 from bench.builds import Build
 from bench.ports import take_port
 from bench.processes import processor_share, resident_megabytes, wait_until
-from bench.report import Benchmark, Row, at_most
+from bench.report import Benchmark, Row, at_least, at_most
 from bench.settings import Settings
 from bench.work import HOST, Work, say, started
 from scripts.command_line import option
@@ -68,18 +68,23 @@ def _with_jobs(settings: AdminSettings, folder: Path, nsqd: Broker) -> list[Row]
             assert process.stdout is not None
             process.stdout.readline()  # it has published what waits, and reports
             wait_until(partial(_has_jobs, port), START_LIMIT, "nsqadmin has heard of jobs", 0.5)
+            heard, began = _jobs_heard(port), time.monotonic()
             alone = processor_share(pid, settings.seconds)
-            pages = _page_times(port, "/jobs", pause=6.0)  # longer than what was read is shown
+            heard, began = _jobs_heard(port) - heard, time.monotonic() - began
             with _looking(port, "/jobs"):
                 looked_at = processor_share(pid, settings.seconds)
         resident = resident_megabytes(pid, "VmHWM")
     say(f"{name}: {before:.1f} % before, {alone:.1f} % reported, {looked_at:.1f} % with /jobs open, {resident:.0f} MB")
     return [
+        Row(f"{name}: heard", "jobs/s", (heard / began,), at_least(settings.jobs * 0.9)),
         Row(f"{name}: nobody looks, more than without", "% of a core", (alone - before,), at_most(10)),
         Row(f"{name}: /jobs is open", "% of a core", (looked_at,), at_most(25)),
-        Row(f"{name}: GET /jobs, which reads the nodes", "ms", tuple(pages), at_most(1000)),
         Row(f"{name}: peak resident", "MB", (resident,), at_most(300)),
     ]
+
+
+def _jobs_heard(port: int) -> int:
+    return sum(map(int, re.findall(rb"^nsq_job_runs_total{.*} (\d+)$", _get(port, "/metrics"), re.MULTILINE)))
 
 
 def _has_jobs(port: int) -> bool:
@@ -155,13 +160,13 @@ def _get(port: int, path: str) -> bytes:
     return Broker(port, port).get(path)
 
 
-def _page_times(port: int, path: str, *, pause: float = 0.1) -> list[float]:
+def _page_times(port: int, path: str) -> list[float]:
     times = []
     for _ in range(7):
         began = time.perf_counter()
         _get(port, path)
         times.append((time.perf_counter() - began) * 1000)
-        time.sleep(pause)
+        time.sleep(0.1)
     return times
 
 

@@ -29,31 +29,29 @@ _READY: Final = 10
 _MOST: Final = 4 << 20  # bytes of a frame; a worker sends at most a quarter of a megabyte
 _HEARTBEAT: Final = b"_heartbeat_"
 _PAUSE: Final = 1.0  # seconds before we connect to a node again
+_CONNECT_TIMEOUT: Final = 10.0
+_HEARTBEATS: Final = 10.0  # seconds between two of them
+_PATIENCE: Final = 2.5 * _HEARTBEATS  # without anything from a node: it hangs
 _IDENTITY: Final = {
     "client_id": "nsqadmin",
     "hostname": "nsqadmin",
     "user_agent": "nsqadmin-jobs",
     "feature_negotiation": True,
-    "heartbeat_interval": 30_000,
+    "heartbeat_interval": round(_HEARTBEATS * 1000),
 }
 
 
 class Listener:
     """`told` gets each report, in trio's thread."""
 
-    def __init__(self, told: Callable[[JobReport], None]) -> None:
+    def __init__(self, told: Callable[[JobReport], None], *, patience: float = _PATIENCE) -> None:
         self.channel: Final = f"{TAIL_PREFIX}jobs_{secrets.token_hex(6)}#ephemeral"
         self.troubles: dict[str, str] = {}  # nodes with the topic that we can't listen to, and why
-        self.unreadable = 0  # messages that were no reports
         self._told = told
+        self._patience = patience
         self._wanted: dict[str, Node] = {}
         self._followed: set[str] = set()
         self._news = trio.Event()
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes that we listen to."""
-        return tuple(sorted(self._followed - self.troubles.keys()))
 
     def see(self, snapshot: Snapshot) -> None:
         """Take the nodes that have the topic now."""
@@ -80,8 +78,13 @@ class Listener:
             while (wanted := self._wanted.get(node.address)) is not None:
                 try:
                     await self._listen(wanted)
-                except (OSError, trio.BrokenResourceError, BadFrame, _Refused) as error:
+                except (OSError, trio.BrokenResourceError, BadFrame, ValueError, _Refused) as error:
                     self._note(node.address, str(error) or type(error).__name__)
+                except trio.TooSlowError:
+                    self._note(node.address, "it does not answer")
+                except Exception:  # our bug: it ends this connection, and not nsqadmin
+                    log.exception("failed to listen to reports about jobs node=%s", node.address)
+                    self.troubles[node.address] = "nsqadmin has failed: see its log"
                 await trio.sleep(_PAUSE)
         finally:
             self._followed.discard(node.address)
@@ -93,7 +96,8 @@ class Listener:
         self.troubles[node] = reason
 
     async def _listen(self, node: Node) -> None:
-        stream = await trio.open_tcp_stream(node.broadcast_address, node.tcp_port)
+        with trio.fail_after(_CONNECT_TIMEOUT):
+            stream = await trio.open_tcp_stream(node.broadcast_address, node.tcp_port)
         async with stream:
             hello = (
                 commands.MAGIC,
@@ -103,7 +107,11 @@ class Listener:
             )
             await stream.send_all(b"".join(hello))
             frames = FrameReader(_MOST)
-            async for data in stream:
+            while True:
+                with trio.fail_after(self._patience):
+                    data = await stream.receive_some()
+                if not data:
+                    break
                 self.troubles.pop(node.address, None)
                 frames.receive(bytes(data))
                 answers = []
@@ -126,7 +134,6 @@ class Listener:
         try:
             report = decode(body)
         except ValueError as error:
-            self.unreadable += 1
             log.debug("not a report about jobs: %s", error)
             return
         self._told(report)

@@ -183,7 +183,16 @@ class RunBook:
         """Events that the workers heard of could not send."""
         return sum(it.dropped for it in self._workers.values())
 
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Yield topic and name of each task."""
+        return iter(self._tasks)
+
+    def queues(self) -> frozenset[tuple[str, str]]:
+        """Return the topics and channels whose workers report."""
+        return frozenset((topic, it.channel) for (topic, _), it in self._tasks.items())
+
     def tasks(self) -> Iterator[TaskRuns]:
+        """Yield what was reported about each task."""
         now = self._wall()
         running: dict[tuple[str, str], int] = {}
         for event in self.running():

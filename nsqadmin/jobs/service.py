@@ -80,8 +80,7 @@ class Jobs:
 
     def channels(self, identity: Identity) -> list[Channel]:
         """Return the queues that the user may see."""
-        reported = frozenset((it.topic, it.channel) for it in self.book.tasks())
-        return queues_of(seen_by(self._view.snapshot, identity), reported)
+        return queues_of(seen_by(self._view.snapshot, identity), self.book.queues())
 
     def channel(self, identity: Identity, topic: str, name: str = "") -> Channel | None:
         """Return the queue of a topic, or None if the user sees none there."""
@@ -102,8 +101,7 @@ class Jobs:
         try:
             began = trio.current_time()
             snapshot = self._view.snapshot
-            reported = frozenset((it.topic, it.channel) for it in self.book.tasks())
-            found = await self._surveyor.survey(snapshot, queues_of(snapshot, reported))
+            found = await self._surveyor.survey(snapshot, queues_of(snapshot, self.book.queues()))
             self._read_at = trio.current_time()
             self._survey = SurveyResult(queues=tuple(found), taken_at=time(), took=self._read_at - began)
         finally:
@@ -117,7 +115,7 @@ class Jobs:
 
     def names(self, identity: Identity) -> Iterator[str]:
         """Yield the known names of tasks that the user may see, without reading anything."""
-        known: dict[str, None] = {it.name: None for it in self.runs(identity)}
+        known = {name: None for topic, name in self.book.names() if identity.may(Right.PAYLOAD, topic)}
         for queue in self._survey.queues:
             if identity.may(Right.PAYLOAD, queue.topic):
                 known.update(dict.fromkeys(queue.libraries))

@@ -65,6 +65,7 @@ class TaskRow:
     scheduled: Quantity
     retrying: Quantity
     failed: Quantity  # buried
+    failed_in: tuple[tuple[str, str], ...] = ()  # the queues where some are buried
     done_a_minute: int | None = None  # None: not reported
     p50: float | None = None  # seconds
     p95: float | None = None
@@ -105,6 +106,7 @@ class _Sum:
     scheduled: Quantity = NONE
     retrying: Quantity = NONE
     failed: Quantity = NONE
+    failed_in: list[tuple[str, str]] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     running: int = 0
     done: int = 0
@@ -148,6 +150,8 @@ def _add_queue(it: _Sum, queue: QueueReading, name: str) -> None:
     if library := queue.libraries.get(name):
         it.libraries.add(library)
     it.failed += _counted(queue, Kind.BURIED, name)
+    if queue.kinds[Kind.BURIED].by_task[name]:
+        it.failed_in.append((queue.topic, queue.channel))
     it.in_flight += _counted(queue, Kind.IN_FLIGHT, name)
     it.waiting += _estimated(queue, name)
     deferred = _counted(queue, Kind.DEFERRED, name)
@@ -205,6 +209,7 @@ def _row(name: str, it: _Sum) -> TaskRow:
         scheduled=it.scheduled,
         retrying=it.retrying,
         failed=it.failed,
+        failed_in=tuple(it.failed_in),
         done_a_minute=it.done if it.is_reported else None,
         p50=p50 / 1000 if p50 is not None else None,
         p95=p95 / 1000 if p95 is not None else None,

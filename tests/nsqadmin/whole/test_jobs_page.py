@@ -331,7 +331,9 @@ def test_a_failed_job_is_retried_in_three_clicks_and_runs_once(shop: Shop) -> No
     """From the page of jobs: the task, Retry, confirm."""
     one = shop.nodes[0]
     page = shop.text("/jobs/task?name=shop.charge")
-    assert "/jobs/task?name=shop.charge" in shop.text("/jobs")
+    jobs = shop.text("/jobs")
+    assert "/jobs/task?name=shop.charge" in jobs
+    assert "/actions/kick_buried?topic=shop&channel=jobs&on=selected&all=yes&task=shop.charge" in jobs
     pick = f"{shop.ids[one.tcp]}@{address(one.http_address)}"
     assert f'value="{pick}"' in page
     form = {"topic": "shop", "channel": "jobs", "on": "selected", "pick": pick, "task": "shop.charge"}
