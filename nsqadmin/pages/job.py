@@ -1,14 +1,14 @@
-"""The jobs of one task, and the page of one job."""
+"""The page of one job."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, require
 from nsqadmin.jobs.instances import Finder
-from nsqadmin.pages.error import Failure, error_page
+from nsqadmin.pages.error import missing_job
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -26,7 +26,6 @@ def routes(services: Services, painter: Painter) -> list[Route]:
         return []
     pages = _JobPages(services.jobs, Finder(services.jobs, services.messages), painter)
     return [
-        Route("GET", "/jobs/task", pages.task),
         Route("GET", "/jobs/job", pages.job),
         Route("GET", "/jobs/{id}", pages.by_id),
     ]
@@ -37,35 +36,6 @@ class _JobPages:
         self._jobs = jobs
         self._finder = finder
         self._painter = painter
-
-    async def task(self, request: Request) -> Response:
-        """Show the jobs of the task `name=` that are buried, deferred or in flight."""
-        identity, name = identity_of(request), request.query_params.get("name", "")
-        snapshot = await self._painter.picture(request)
-        shown = await self._jobs.shown(identity)
-        row = next((it for it in shown.tasks if it.name == name), None)
-        if row is None:
-            text = "No queue that you may look into has a job of this name now, and no worker has reported one."
-            return await self._missing(request, f"No task {name[:100]}" if name else "No task", text)
-        channels = [it for it in self._jobs.channels(identity) if (it.topic, it.name) in row.queues]
-        found = await self._finder.of_task(name, channels, identity)
-        running = {(it.topic, it.id): it for it in self._jobs.book.running() if it.name == name}
-        failures = [
-            it for it in self._jobs.book.failures() if it.name == name and identity.may(Right.PAYLOAD, it.topic)
-        ]
-        buried = {(it.channel.topic, _job_id(one)) for it in found for one in it.buried}
-        return self._painter.page(
-            request,
-            "task.html",
-            snapshot,
-            current="Jobs",
-            scope="jobs",
-            row=row,
-            shown=shown,
-            queues=found,
-            running=running,
-            others=[it for it in failures if (it.topic, it.id) not in buried][:20],
-        )
 
     async def job(self, request: Request) -> Response:
         """Show the job named by `topic=`, `id=` and optionally `channel=`."""
@@ -86,7 +56,7 @@ class _JobPages:
         view = await self._finder.job(channel, id, identity) if channel is not None and id else None
         if view is None or channel is None:
             text = "It is not buried, deferred or with a worker, and neither the history nor a report has it."
-            return await self._missing(request, f"No job {id[:100]}", text)
+            return await missing_job(self._painter, request, f"No job {id[:100]}", text)
         return self._painter.page(
             request,
             "job.html",
@@ -95,13 +65,3 @@ class _JobPages:
             view=view,
             no_run=identity.why_not(Right.OPERATE, channel.topic),
         )
-
-    async def _missing(self, request: Request, title: str, text: str) -> Response:
-        links = (("Jobs", self._painter.links.to("/jobs")),)
-        snapshot = await self._painter.picture(request)
-        return error_page(self._painter, request, snapshot, Failure(title=title, text=text, links=links))
-
-
-def _job_id(one: Any) -> str:
-    job = one.message.job if one.message is not None else None
-    return job.id if job is not None else ""
