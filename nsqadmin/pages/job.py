@@ -11,6 +11,8 @@ from nsqadmin.jobs.instances import Finder
 from nsqadmin.pages.error import missing_job
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -50,9 +52,11 @@ class _JobPages:
         identity, id = identity_of(request), str(request.path_params["id"])
         topics = await self._finder.topics_of(id, identity)
         channel = self._jobs.channel(identity, topics[0], "") if topics else None
-        return await self._job(request, identity, channel, id)
+        return await self._job(request, identity, channel, id, others=topics[1:])
 
-    async def _job(self, request: Request, identity: Identity, channel: Channel | None, id: str) -> Response:
+    async def _job(
+        self, request: Request, identity: Identity, channel: Channel | None, id: str, others: Sequence[str] = ()
+    ) -> Response:
         view = await self._finder.job(channel, id, identity) if channel is not None and id else None
         if view is None or channel is None:
             text = "It is not buried, deferred or with a worker, and neither the history nor a report has it."
@@ -63,5 +67,6 @@ class _JobPages:
             await self._painter.picture(request),
             current="Jobs",
             view=view,
+            others=others,
             no_run=identity.why_not(Right.OPERATE, channel.topic),
         )

@@ -100,9 +100,13 @@ class ReportedRequest:
             answer = super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
             self._nsq_succeeded(outcome="ignored")
             return answer
-        if isinstance(error, Terminated) or self._already_revoked:
+        is_cancelled = getattr(self, "_already_cancelled", False)  # the connection broke: nsqd delivers it again
+        if isinstance(error, Terminated) or self._already_revoked or is_cancelled:
             answer = super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
-            self._nsq_end("failed", "Terminated: revoked while it ran", outcome="revoked")
+            if is_cancelled:
+                self._nsq_retrying("Terminated: the connection broke", "", outcome="requeued")
+            else:
+                self._nsq_end("failed", "Terminated: revoked while it ran", outcome="revoked")
             return answer
         failed = self._nsq_fails(_text_of(error))
         answer = super().on_failure(exc_info, send_failed_event, return_ok)  # type: ignore[misc]
