@@ -56,8 +56,9 @@ def test_failed_jobs_of_a_task_are_retried_in_three_clicks(page: Browser, shop: 
 
 def test_the_palette_finds_a_task(page: Browser) -> None:
     page.open("/")
-    page.click("#jump")
-    page.fill("#palette input", "charge")
-    page.wait_for_text("shop.charge", "#palette")
-    page.click_text("shop.charge", "#palette a, #palette li, #palette button")
-    page.wait_for_text("shop.charge", "h1")
+    page.press("ctrl", "k")
+    page.wait("document.querySelectorAll('#found > li').length > 5")
+    page.press("charge")
+    page.wait("document.querySelector('#found > li')?.innerText.startsWith('shop.charge')")
+    page.press("enter")
+    page.wait("location.pathname === '/jobs/task'")
