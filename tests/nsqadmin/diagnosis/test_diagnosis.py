@@ -488,3 +488,10 @@ def test_a_finding_that_is_missing_from_a_few_pictures_keeps_its_time() -> None:
 
     assert [since(1, 5.0), since(2, 0.0), since(3, 0.0), since(4, 20.0)] == [[5.0], [], [], [5.0]]
     assert [since(5, 0.0), since(8, 0.0), since(9, 0.0), since(10, 50.0)] == [[], [], [], [50.0]]
+
+
+def test_topics_between_workers_are_not_diagnosed() -> None:
+    """A mailbox of Celery often has messages and no channel, which is no problem."""
+    rows = (TopicNode(node="n1:4151", depth=37),)
+    assert found(snapshot(topic(name="mails#ephemeral", nodes=rows))) != []
+    assert found(snapshot(topic(name="reply.celery.pidbox.b4a3#ephemeral", nodes=rows))) == []
