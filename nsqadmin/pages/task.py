@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
@@ -14,22 +15,28 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from nsqadmin.access import Identity
+    from nsqadmin.jobs.instances import QueuedJobs
     from nsqadmin.jobs.service import Jobs
+    from nsqadmin.messages.service import Messages
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
+
+_MOST_REASONS: Final = 5
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
     if services.jobs is None or services.messages is None:
         return []
-    pages = _TaskPages(services.jobs, Finder(services.jobs, services.messages), painter)
+    pages = _TaskPages(services.jobs, services.messages, painter)
     return [Route("GET", "/jobs/task", pages.task)]
 
 
 class _TaskPages:
-    def __init__(self, jobs: Jobs, finder: Finder, painter: Painter) -> None:
+    def __init__(self, jobs: Jobs, messages: Messages, painter: Painter) -> None:
         self._jobs = jobs
-        self._finder = finder
+        self._messages = messages
+        self._finder = Finder(jobs, messages)
         self._painter = painter
 
     async def task(self, request: Request) -> Response:
@@ -57,9 +64,16 @@ class _TaskPages:
             row=row,
             shown=shown,
             queues=found,
+            reasons={(it.channel.topic, it.channel.name): self._reasons(it, identity) for it in found},
             running=running,
             others=[it for it in failures if (it.topic, it.id) not in buried][:20],
         )
+
+    def _reasons(self, queue: QueuedJobs, identity: Identity) -> list[tuple[str, str, int]]:
+        """Return the most frequent reasons of a queue's failed jobs: text, name in addresses, and number."""
+        sight = self._messages.buried.sight(queue.channel, identity)
+        counts = Counter(it.reason for it in queue.buried if it.reason)
+        return [(reason, sight.name(reason), count) for reason, count in counts.most_common(_MOST_REASONS)]
 
 
 def _job_id(one: Any) -> str:

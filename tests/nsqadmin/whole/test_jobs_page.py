@@ -231,6 +231,11 @@ def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
         assert f"/jobs/job?topic=shop&channel=jobs&id={id}" in page
     assert "ValueError: no such order" in page
     assert "Retry selected…" in page
+    at_a_rate = re.search(r'href="(/actions/kick_buried\?[^"]*reason=ValueError[^"]*order)"', page)
+    assert at_a_rate is not None
+    plan = shop.text(at_a_rate[1])
+    assert 'name="rate"' in plan
+    assert "Those whose reason has “ValueError: no such order”" in plan
     assert "Cancel selected…" in page
     assert HTML not in shop.admin.http("GET", "/jobs/task?name=shop.charge").body.decode()
 
