@@ -358,6 +358,8 @@ def _lines_of(batch: StoredBatch) -> list[object]:
     lines: list[object] = []
     for (sequence, message_id, body), headers in zip(batch.messages(), batch.headers_of(), strict=True):
         line = {"sequence": sequence, "id": f"{message_id:016x}", "timestamp": batch.timestamp, **delay}
+        if batch.is_copy:
+            line["channel"] = mark_in(headers).channel  # the only one that gets it
         lines.append({**line, **headers_member(headers), **body_member(body)})
     return lines
 

@@ -54,6 +54,10 @@ class FakeLog:
         return False
 
     @property
+    def synced(self) -> int:
+        return self.tail
+
+    @property
     def waits_for_copy(self) -> bool:
         return False
 

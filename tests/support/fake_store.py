@@ -87,6 +87,10 @@ class FakeLog:
         return self.waits
 
     @property
+    def synced(self) -> int:
+        return self._written[-1].end_sequence if self._written else 0
+
+    @property
     def waits_for_copy(self) -> bool:
         return self.has_copy
 
