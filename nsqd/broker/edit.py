@@ -37,8 +37,8 @@ from pyroaring import BitMap64
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Receipt
-    from nsqd.broker.channel import Channel
     from nsqd.broker.change import Change, ChannelChange
+    from nsqd.broker.channel import Channel
 
 COPY_DELAY_MS: Final = 1  # the least delay of a copy in the log, see above
 
@@ -58,7 +58,18 @@ class MessagePlace(StrEnum):
 class Edit:
     """One request. Pass it to `Topic.publish_copy`; when the receipt is settled, `copy` and `refusal` are final."""
 
-    __slots__ = ("again", "channel", "copy", "delay_ms", "due_ms", "former", "receipt", "refusal", "replaces", "sequence")
+    __slots__ = (
+        "again",
+        "channel",
+        "copy",
+        "delay_ms",
+        "due_ms",
+        "former",
+        "receipt",
+        "refusal",
+        "replaces",
+        "sequence",
+    )
 
     def __init__(self, channel: Channel, sequence: int, *, again: bool, delay_ms: int) -> None:
         """`again` also accepts a message that is finished, of which a copy runs in addition."""

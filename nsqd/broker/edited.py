@@ -1,8 +1,8 @@
 """What a channel knows about its edited copies (edit.py). A channel without any has none of these.
 
-    copies      the sequences of its copies
-    replaced    the messages that they replaced, and that must not run again
-    unsynced    how the journal undoes an edit whose copy isn't synced yet, for a snapshot
+copies      the sequences of its copies
+replaced    the messages that they replaced, and that must not run again
+unsynced    how the journal undoes an edit whose copy isn't synced yet, for a snapshot
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nsqd.broker.change import Change
 
 _BEYOND: Final = 1 << 64  # all sequences
+
 
 @final
 class EditedMessages:

@@ -69,7 +69,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from pyroaring import BitMap64
 
 from nsqd.broker.bitmaps import between, bitmap_of, bitmap_of_ranges, ranges_in
-from nsqd.broker.buried import BuriedMessages, bury_change, buried_sequences
+from nsqd.broker.buried import BuriedMessages, buried_sequences, bury_change
 from nsqd.broker.change import is_known
 from nsqd.broker.early_deferrals import EarlyDeferrals
 from nsqd.broker.edited import EditedMessages

@@ -956,7 +956,9 @@ class Ledger:
         none_counts = frozenset(self._none_counts or ())
         held = self._snapshot_held(self.held.ranges(), self.oldest_ahead, self.cursor)
         edited = self._snapshot_edited() if self.edited is not None else ()
-        return chain(edited, held, self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds), none_counts))
+        return chain(
+            edited, held, self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds), none_counts)
+        )
 
     def _snapshot_edited(self) -> list[Change]:
         """Describe the edited copies, and how to undo edits whose copies aren't synced. The other changes follow."""

@@ -191,6 +191,10 @@ class Topic:
         self._edits[edit.receipt] = edit
         return edit.receipt
 
+    def receipt_of(self, key: bytes) -> Receipt | None:
+        """Return a receipt for an earlier publish with this key, as a repeat of it would get, or None."""
+        return self._find_key(key)
+
     def _find_key(self, key: bytes) -> Receipt | None:
         """Return a receipt for an earlier publish with this key, possibly in this turn, or None."""
         if (receipt := self._buffer.receipt_of(key)) is not None:

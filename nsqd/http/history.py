@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsqcommon.http_api import V1, ClientGone, HttpError, Request, Response, Stream, json
 from nsqcommon.waiting import Waiting, wait_argument
+from nsqcommon.wire.edited_copy import mark_in
 from nsqcommon.wire.history import (
     MSGPACK,
     NDJSON,

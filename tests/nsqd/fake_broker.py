@@ -156,7 +156,7 @@ class FakeTurn:
         finish_turn(self._broker, self, announce=tell_nobody, flush=_do_nothing)
         self.finished += 1
 
-    async def durable(self) -> None:
+    async def durable(self, *topics: str) -> None:
         self.synced += 1
 
 

@@ -5,8 +5,8 @@ makes it a copy: in other messages, headers with these names mean nothing.
 
     nsq-channel     the only channel that gets it
     nsq-copy-of     the id of the message from which it was made
-    nsq-replaces    that message's sequence, if the copy runs instead of it; without this header, the message had been
-                    finished, and was run again
+    nsq-replaces    that message's sequence, if the copy runs instead of it
+    nsq-repeats     that message's sequence, if it was finished, and runs again as this copy
     nsq-edited-by   who asked for it
 """
 
@@ -18,8 +18,9 @@ from typing import Final, NamedTuple
 CHANNEL: Final = "nsq-channel"
 COPY_OF: Final = "nsq-copy-of"
 REPLACES: Final = "nsq-replaces"
+REPEATS: Final = "nsq-repeats"
 EDITED_BY: Final = "nsq-edited-by"
-NAMES: Final = frozenset((CHANNEL, COPY_OF, REPLACES, EDITED_BY))
+NAMES: Final = frozenset((CHANNEL, COPY_OF, REPLACES, REPEATS, EDITED_BY))
 _MOST_OF_EDITOR: Final = 128  # bytes
 
 
@@ -28,13 +29,18 @@ class CopyMark(NamedTuple):
 
     channel: str
     copy_of: int  # a message id
-    replaces: int | None  # a sequence
+    sequence: int  # of that message
+    is_instead: bool  # it runs instead of that message
     edited_by: str
+
+    @property
+    def replaces(self) -> int | None:
+        """The sequence of the message that it runs instead of, or None."""
+        return self.sequence if self.is_instead else None
 
     def headers(self) -> dict[str, bytes]:
         found = {CHANNEL: self.channel.encode(), COPY_OF: b"%016x" % self.copy_of}
-        if self.replaces is not None:
-            found[REPLACES] = b"%d" % self.replaces
+        found[REPLACES if self.is_instead else REPEATS] = b"%d" % self.sequence
         if self.edited_by:
             found[EDITED_BY] = self.edited_by.encode("utf-8", "replace")[:_MOST_OF_EDITOR]
         return found
@@ -42,10 +48,11 @@ class CopyMark(NamedTuple):
 
 def mark_in(headers: Mapping[str, bytes]) -> CopyMark:
     """Return the mark of a copy with these headers. Call this only if its record has the flag COPY."""
-    replaces = headers.get(REPLACES)
+    is_instead = REPLACES in headers
     return CopyMark(
         headers[CHANNEL].decode(),
         int(headers[COPY_OF], 16),
-        int(replaces) if replaces is not None else None,
+        int(headers[REPLACES if is_instead else REPEATS]),
+        is_instead,
         headers.get(EDITED_BY, b"").decode("utf-8", "replace"),
     )
