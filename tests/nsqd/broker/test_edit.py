@@ -385,7 +385,9 @@ def test_a_crash_leaves_either_the_message_where_it_was_or_the_copy(
 
 @PLACES
 @pytest.mark.parametrize("rotates", [False, True])
-def test_a_power_cut_that_loses_the_copy_brings_the_message_back(prepare: Callable[[Node], None], rotates: bool) -> None:
+def test_a_power_cut_that_loses_the_copy_brings_the_message_back(
+    prepare: Callable[[Node], None], rotates: bool
+) -> None:
     """The journal was synced, and may have a snapshot since the edit, and the log wasn't."""
     node = dying_node(prepare)
     node.store.write_journal(force=True)
