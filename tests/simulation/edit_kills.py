@@ -23,12 +23,12 @@ from tests.simulation.promise import Violation
 from tests.support.process import Nsqd
 from tests.support.traffic import Consumer, Tasks
 
-EARLY: Final = range(1, 12)  # answered edits before a kill
-LATE: Final = range(20, 60)
+EARLY: Final = range(1, 6)  # answered edits before a kill
+LATE: Final = range(6, 24)
 DELAYS: Final = (0, 0, 30, 2_000)  # milliseconds; the longest is still under way after a restart
 _SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that buried messages and copies are compacted
 _NEVER: Final = 600_000  # milliseconds: nothing times out, so what a consumer has can't be edited
-_AHEAD: Final = 400  # messages that publishers are ahead of `work`
+_AHEAD: Final = 200  # messages that publishers are ahead of `work`
 _BUSY_TIMEOUT: Final = 120.0
 
 
