@@ -72,6 +72,8 @@ class EditLedger:
         self.known: dict[int, Known] = {}
         self.counts: Counter[str] = Counter()
         self._tokens = 0
+        self._acknowledged = 0
+        self._open: dict[tuple[int, int], Version] = {}  # (number, version) -> the version, while its edit is open
         self._lock = threading.Lock()
 
     # Publishing
@@ -84,12 +86,13 @@ class EditLedger:
         with self._lock:
             for number in numbers:
                 self.known[number].is_acknowledged = True
+                self._acknowledged += 1
 
     @property
     def bounds(self) -> tuple[int, int]:
         """How many messages were published at least, and at most."""
         with self._lock:
-            return sum(it.is_acknowledged for it in self.known.values()), len(self.known)
+            return self._acknowledged, len(self.known)
 
     # Consuming
 
@@ -140,8 +143,10 @@ class EditLedger:
                 return None
             self._tokens += 1
             known.is_busy = True
-            known.versions.append(Version(Fate.OPEN, is_again, token=f"t{self._tokens}", target=target))
-            return Pending(number, len(known.versions) - 1, f"t{self._tokens}", target, is_again)
+            it = Version(Fate.OPEN, is_again, token=f"t{self._tokens}", target=target)
+            self._open[number, len(known.versions)] = it
+            known.versions.append(it)
+            return Pending(number, len(known.versions) - 1, it.token, target, is_again)
 
     def target(self, number: int) -> str:
         """Return how to name the last version that exists. Empty: its id isn't known."""
@@ -159,6 +164,7 @@ class EditLedger:
             if not (is_instead or edit.is_again):
                 raise Violation(f"{edit} runs beside what it was to replace")
             it.fate, it.message_id, it.is_instead = Fate.DONE, message_id, is_instead
+            del self._open[edit.number, edit.version]
             self.counts["replaced" if is_instead else "run again"] += 1
             self.counts["answered at the second time"] += is_repeat
             earlier = self._earlier(known, edit.version)
@@ -177,6 +183,7 @@ class EditLedger:
             if it.has_come:
                 raise Violation(f"{edit} was refused, and has come before")
             it.fate = Fate.REFUSED
+            del self._open[edit.number, edit.version]
             self.counts["refused"] += 1
 
     def open_edits(self) -> list[Pending]:
@@ -184,9 +191,8 @@ class EditLedger:
         with self._lock:
             return [
                 Pending(number, version, it.token, it.target, it.is_again)
-                for number, known in self.known.items()
-                for version, it in enumerate(known.versions)
-                if it.fate is Fate.OPEN and not known.is_busy
+                for (number, version), it in self._open.items()
+                if not self.known[number].is_busy
             ]
 
     def resend(self, edit: Pending) -> bool:
