@@ -264,12 +264,13 @@ class ChannelState:
         """Undo edits whose copies the log doesn't have. Return whether there were any."""
         lost = [copy for copy in self.edited.unsynced if copy >= tail]
         for copy in lost:
-            changes = self.edited.unsynced.pop(copy)
-            for change in changes[:-1]:
-                assert change[0] in ("wait", "bury")
-                sequence = change[-1][0]
-                if sequence < tail:  # otherwise the log hasn't got the replaced message either
-                    self.edited.replaced.discard(sequence)
+            *former, edit = self.edited.unsynced.pop(copy)
+            assert edit[0] == "edit"
+            _, _, _, _, replaced, _ = edit
+            if 0 <= replaced < tail:  # otherwise the log hasn't got that message either
+                self.edited.replaced.discard(replaced)
+                for change in former:
+                    assert change[0] in ("wait", "bury")
                     _apply_to_channel(self, change)
         return self.edited.cut(tail) or bool(lost)
 
