@@ -1046,7 +1046,7 @@ BUGS: Final = (
         _EDITED,
         "nsqd/broker/ledger.py",
         (("        if replaced >= 0:\n            self._forget_replaced(replaced)\n", ""),),
-        ("edit kills", "edits cut", "broker"),
+        ("edit kills", "edits cut", "broker", "ledger model"),
     ),
     Bug(
         "a crash brings back what an edit has replaced",
@@ -1056,7 +1056,7 @@ BUGS: Final = (
             ('("edit", topic, name, copy, replaced, due_ms)', '("edit", topic, name, copy, -1, due_ms)'),
             ("            self._record(gone)\n", "            pass\n"),
         ),
-        ("edit kills", "edits cut", "broker"),
+        ("edit kills", "edits cut", "broker", "ledger model"),
     ),
     Bug(
         "an edit that a crash has interrupted loses the message",
@@ -1068,14 +1068,14 @@ BUGS: Final = (
                 "        lost: list[int] = []\n",
             ),
         ),
-        ("edits cut", "broker"),
+        ("edits cut", "broker", "ledger model"),
     ),
     Bug(
         "a snapshot of the journal forgets how to undo an edit",
         _EDITED,
         "nsqd/broker/ledger.py",
         (("            changes += undo\n", ""),),
-        ("broker",),
+        ("broker", "ledger model"),
     ),
     Bug(
         "a copy runs in each channel that comes to it",
@@ -1106,7 +1106,7 @@ BUGS: Final = (
                 "            pass\n",
             ),
         ),
-        ("broker",),
+        ("broker", "ledger model"),
     ),
     Bug(
         "a copy whose edit the journal has lost runs although the message has run",
