@@ -183,10 +183,12 @@ def test_no_other_channel_gets_anything_new() -> None:
 def test_a_channel_that_goes_back_passes_over_copies_for_another_one(restarts: bool) -> None:
     node = node_with_two_buried()
     run(node, 0)
+    run(node, 1, again=True)
     if restarts:
         node.crash()
     operator_actions.seek(other(node), 0)
     node.turn()
+    node.pass_time(1)
     assert comes_to(node, "d") == [b"a", b"b", b"c", b"d"]
 
 
