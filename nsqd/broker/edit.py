@@ -90,8 +90,14 @@ class Edit:
             return None
         return place
 
-    def check_again(self) -> bool:
-        """Return whether the message is still where it can be edited, because the turn of the request may be over."""
+    def check_again(self, *, is_taken: bool) -> bool:
+        """Return whether the message is still where it can be edited, because the turn of the request may be over.
+
+        `is_taken` says whether another edit of this turn has it.
+        """
+        if is_taken:
+            self.refusal = MessagePlace.REPLACED
+            return False
         place = place_of(self.channel, self.sequence)
         self.refusal = self._refusal_at(place)
         if self.refusal is None and self.replaces != (place in _REPLACEABLE):  # the copy's record says otherwise

@@ -257,8 +257,9 @@ class ChannelState:
             return bury_change(topic, name, [burial])
         if sequence in self.waiting:
             return "wait", topic, name, [sequence, *self.waiting[sequence]]
-        is_ahead = sequence >= self.cursor and not any(start <= sequence < end for start, end in self.skips)
-        return ("wait", topic, name, [sequence, 0, 0]) if is_ahead or sequence in self.held else None
+        # An edit replaces no message that is finished, so what the cursor hasn't reached waits for its first delivery.
+        is_new = sequence >= self.cursor or sequence in self.held
+        return ("wait", topic, name, [sequence, 0, 0]) if is_new else None
 
     def _undo_edits(self, tail: int) -> bool:
         """Undo edits whose copies the log doesn't have. Return whether there were any."""

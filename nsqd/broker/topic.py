@@ -244,7 +244,7 @@ class Topic:
         taken: set[tuple[str, int]] = set()
         for receipt, edit in list(self._edits.items()):
             place = edit.channel.name, edit.sequence
-            if self.channels.get(edit.channel.name) is edit.channel and edit.check_again() and place not in taken:
+            if self.channels.get(edit.channel.name) is edit.channel and edit.check_again(is_taken=place in taken):
                 taken.add(place)
                 continue
             del self._edits[receipt]
@@ -266,7 +266,7 @@ class Topic:
 
     def _run_copy(self, copy: int, now: float, *, is_released: bool) -> None:
         """Let the channel of a copy have it, now that the log does. If H has passed it, all channels skip it."""
-        receipt, edit = next(it for it in self._edits.items() if it[1].copy == copy)
+        ((receipt, edit),) = [it for it in self._edits.items() if it[1].copy == copy]
         del self._edits[receipt]
         for channel in self.channels.values() if is_released else ():
             if channel is edit.channel:
