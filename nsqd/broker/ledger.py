@@ -71,9 +71,9 @@ _NONE_COUNTS: Final = 1 << 16
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _HELD_RANGES_PER_CHANGE: Final = 2_000
 _DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; with more, we put them onto the heap later
-# With more of them deferred, we don't search for the due time of one, which takes milliseconds. It only matters if a power
+# With more of them deferred, we don't search for the due time of one, because that goes through all. It only matters if a power
 # cut loses an edited copy, and the journal has got a snapshot since the edit; then the message is due at once.
-_DEFERRED_TO_SEARCH: Final = 100_000
+_DEFERRED_TO_SEARCH: Final = 5_000
 _FINISHED_WORTH_RELEASING: Final = 1000  # messages
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -145,6 +146,7 @@ class EditEndpoints:
         for found in channel.buried_queue.buried.find((message_id,)):
             if found:
                 return found[0]
+            await asyncio.sleep(0)
         place = find_topic(self._broker, channel.feed.name).deferred_sequence(message_id)
         if place is None:
             place = await self._search(channel.feed.name, lambda topic_log: topic_log.sequence_of(message_id))
