@@ -111,6 +111,6 @@ class Turn:
         if not turn.reclaimer.is_empty:
             self.something_to_reclaim.set()
 
-    async def durable(self) -> None:
-        """Wait until all decisions so far are on disk."""
-        await self._store.sync()
+    async def durable(self, *topics: str) -> None:
+        """Wait until all decisions so far, and all messages of these topics, are on disk."""
+        await self._store.sync(*topics)

@@ -240,7 +240,7 @@ class SpanReader:
                 if isinstance(event, Gap):
                     self.unreadable += event.end - event.first
                     log.warning("%s: messages %d to %d cannot be read", self.log, event.first, event.end - 1)
-                else:
+                elif not event.is_copy:  # a copy is of an event that the topic has already, for one of its channels
                     self._waiting += (
                         StoredMessage(sequence, id, event.timestamp, event.delay_ms, body, headers)
                         for (sequence, id, body), headers in zip(event.messages(), event.headers_of(), strict=True)

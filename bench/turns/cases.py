@@ -131,6 +131,7 @@ CASES: Final = (
     Case("POST /message/due", f"{_RANGE}&defer={LATER}", OF_CHANNELS),
     Case("POST /channel/redeliver", _RANGE, OF_CHANNELS),
     Case("POST /channel/restore", _CHANNEL, OF_CHANNELS, _state()),
+    Case("POST /channel/edit", f"{_CHANNEL}&sequence=7", OF_CHANNELS, b"edited"),
     Case("POST /channel/kick", f"{_CHANNEL}&{{ids}}", OF_CHANNELS),
     Case("POST /channel/discard", f"{_CHANNEL}&{{ids}}", OF_CHANNELS),
     Case("POST /sub", f"{_CHANNEL}&max=1000", ("waiting", "retries")),

@@ -17,11 +17,13 @@ from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from nsqcommon.wire.edited_copy import mark_in
 from nsqcommon.wire.equal_pieces import equal_pieces
 from nsqcommon.wire.groups import GROUP, valid_group
-from nsqcommon.wire.headers import have_equal_shapes, header_offsets, place_of, value_of
+from nsqcommon.wire.headers import decode_headers, have_equal_shapes, header_offsets, place_of, value_of
 
 if TYPE_CHECKING:
+    from nsqcommon.wire.edited_copy import CopyMark
     from nsqcommon.wire.frames import Piece
 
 _FRAME_TYPE_MESSAGE: Final = 2
@@ -117,7 +119,7 @@ class Batch:
         self.offsets = offsets
         self.delay_ms = delay_ms  # 0: not deferred
         # The idempotence key and the flags, as in the record. Only new batches have them, because we don't read them
-        # from disk.
+        # from disk, except for the flag COPY.
         self.key = key
         self.flags = flags
         self.headers = headers  # concatenated encoded headers; empty if no message has headers
@@ -153,6 +155,10 @@ class Batch:
             assert places is not None, "headers are checked when they are published, and again when they are read"
             self._places = places
         return self._places
+
+    def copy_mark(self) -> CopyMark:
+        """Return what this edited copy says about itself. Only for a batch with the flag COPY."""
+        return mark_in(decode_headers(self.headers))
 
     @property
     def may_expire(self) -> bool:

@@ -34,6 +34,10 @@ TopicChange = (
     | tuple[Literal["doubt"], str, int]  # changes were lost here: messages from this sequence on may have been cut
     # start, count, due_ms: released to all channels as deferred; their cursors skip it
     | tuple[Literal["defer"], str, int, int, int]
+    # channel, copy, replaced (-1: none), due_ms: the log gets an edited copy next, which waits in this channel instead of
+    # the replaced message; the other channels skip it. A `cut` before the copy undoes this. An older version ignores this
+    # word, and reads the `skip`, `progress` and `wait` that follow it.
+    | tuple[Literal["edit"], str, str, int, int, int]
     | tuple[Literal["channel"], str, str, int]  # a channel is created, with its cursor here
     | tuple[Literal["nochannel"], str, str]  # a channel is deleted
 )
@@ -56,6 +60,8 @@ ChannelChange = (
     | tuple[Literal["wait"], str, str, Sequence[int]]
     # [reason, who ...], [sequence, id, attempts, time, note ...]; `note` is the index of a (reason, who) in the first
     | tuple[Literal["bury"], str, str, Sequence[str], Sequence[int]]
+    # [a, b, c, d ...], [a, b ...]: these are edited copies for this channel, and they replaced the others
+    | tuple[Literal["edited"], str, str, Sequence[int], Sequence[int]]
     | tuple[Literal["job"], str, str, Sequence[object]]  # see `BuriedJob` in buried_queue.py; empty: the job is over
 )
 Change = TopicChange | ChannelChange

@@ -34,6 +34,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from nsqcommon.wire.frames import LARGE
+from nsqcommon.wire.log_record import COPY
 from nsqd.broker.bitmaps import bitmap_of, number_of_ranges
 from nsqd.broker.buried import Note, note_of
 from nsqd.broker.buried_queue import BuriedQueue
@@ -517,17 +518,24 @@ class Channel:
                 break
             if ttl is not None and batch is not checked:
                 continue  # `_pass_expired` hadn't seen this batch, so check it now
-            if batch.delay_ms and (due_ms := self.turn.due_ms(batch)) is not None:
-                # Normally the cursor skips deferred messages. We only get here after a seek, for example, has moved it
-                # back. Then we defer them again, until their delay since the publish is over.
-                stop = ledger.run_end(batch)
-                ledger.defer_ahead(stop, self.turn.due_from_wall(due_ms), due_ms)
-                self.set_alarm()
-                deferred += stop - cursor
-                if deferred < _DEFERRED_AT_ONCE:
-                    continue
-                self.wake_at(now)
-                break
+            if batch.delay_ms:
+                if batch.flags and self._passes_copy(batch):
+                    expired += 1
+                    if expired < _EXPIRED_AT_ONCE:
+                        continue
+                    self.wake_at(now)
+                    break
+                if (due_ms := self.turn.due_ms(batch)) is not None:
+                    # Normally the cursor skips deferred messages. We only get here after a seek, for example, has moved it
+                    # back. Then we defer them again, until their delay since the publish is over.
+                    stop = ledger.run_end(batch)
+                    ledger.defer_ahead(stop, self.turn.due_from_wall(due_ms), due_ms)
+                    self.set_alarm()
+                    deferred += stop - cursor
+                    if deferred < _DEFERRED_AT_ONCE:
+                        continue
+                    self.wake_at(now)
+                    break
             most = limit - taken
             if batch.headers and batch.may_expire:
                 if self._ttl_checked >= _TTL_CHECKS_IN_TURN and self._ttl_checked_at == now:
@@ -562,6 +570,23 @@ class Channel:
             if taken < limit and consumer.room <= 0:
                 break
         return taken
+
+    def _passes_copy(self, batch: Batch) -> bool:
+        """Pass over an edited copy at the cursor that isn't for this channel, or must not run. Return whether it is one.
+
+        Normally the cursor skips copies. We only get here after a seek, or if the journal has lost something.
+        """
+        if not batch.flags & COPY:
+            return False
+        mark = batch.copy_mark()
+        if mark.channel == self.name and self.ledger.may_run_copy(batch.base_sequence, mark.replaces):
+            return False
+        self.ledger.finish_ahead(batch.end_sequence)
+        return True
+
+    def _is_elsewhere(self, batch: Batch) -> bool:
+        """Return whether a retry is an edited copy for another channel, and a request or a lost journal has put it here."""
+        return bool(batch.flags & COPY) and batch.copy_mark().channel != self.name
 
     # Groups
 
@@ -762,6 +787,10 @@ class Channel:
     def _retry_of_group(self, groups: Groups, consumer: Consumer, batch: Batch, sequence: int, now: float) -> int:
         """Deliver the retry from `groups.next`, or bury it because its attempts are used up. Return 1 or 0."""
         attempts = self.ledger.take_retry(sequence)
+        if batch.delay_ms and self._is_elsewhere(batch):
+            groups.drop(sequence, is_retry=True)
+            self.ledger.finish_unseen(sequence, sequence + 1)
+            return 0
         if (reason := self.policy.last_attempt(attempts)) is not None:
             groups.drop(sequence, is_retry=True)
             self._bury(places_in(batch, sequence, sequence + 1, attempts), Note(reason, ""))
@@ -817,6 +846,9 @@ class Channel:
                     self.wake_at(now)
                 break
             first, stop, attempts = ledger.take_retries(limit - taken, batch)
+            if batch.delay_ms and self._is_elsewhere(batch):
+                ledger.finish_unseen(first, stop)
+                continue
             # A message may already have had too many attempts, because `max_attempts` was lowered while it waited.
             if (reason := self.policy.last_attempt(attempts)) is not None:
                 self._bury(places_in(batch, first, stop, attempts), Note(reason, ""))

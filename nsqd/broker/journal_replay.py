@@ -32,6 +32,11 @@ waiting as above:
     ("restore", "t", "c", 2, 6, [3, 4], [1, 2, 0])     cursor 2; 3 and 6 to 8 are skips; 1 waits with two attempts, 7
                                                        and 8 as before, and 2, 4 and 5 are read from the log
 
+An `edit` names the edited copy that the log gets next (edit.py). With 7 buried, and two channels c and d:
+
+    ("edit", "t", "c", 20, 7, 0)                c: 7 is gone, and 20 is a skip and waits; d: 20 is a skip
+    ("cut", "t", 20)                            the log hasn't got the copy: in c, 7 is buried as before
+
 **Doubt.** If a frame of the journal is damaged, we can't know its contents. Perhaps it deferred message 820. Or it
 recorded that the end of a log was cut off after a failure, so the sequences after the last sync now belong to other
 messages. So the store replaces the frame with a `doubt`, which has the sequence up to which the log was synced then.
@@ -64,9 +69,10 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from pyroaring import BitMap64
 
 from nsqd.broker.bitmaps import between, bitmap_of, bitmap_of_ranges, ranges_in
-from nsqd.broker.buried import BuriedMessages, buried_sequences
+from nsqd.broker.buried import BuriedMessages, buried_sequences, bury_change
 from nsqd.broker.change import is_known
 from nsqd.broker.early_deferrals import EarlyDeferrals
+from nsqd.broker.edited import EditedMessages
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change, ChannelChange
@@ -89,6 +95,7 @@ class ChannelState:
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
         self.held = BitMap64()
         self.buried = BuriedMessages()
+        self.edited = EditedMessages()
         self.job: Sequence[object] = ()  # the job that was running, if any
 
     def skip(self, start: int, end: int) -> None:
@@ -184,7 +191,7 @@ class ChannelState:
         self.in_doubt = False
         self.waiting.clear()
         self.held.clear()
-        self.skips = deque(self.buried.ranges(cursor, _NO_SEQUENCE))
+        self.skips = deque(ranges_in(between(self.buried.all() | self.edited.replaced, cursor, _NO_SEQUENCE)))
 
     def restore(self, cursor: int, end: int, skipped: Sequence[int], waiting: Sequence[int]) -> None:
         """Replace the cursor, skips and waiting messages before `end` with these. Buried messages stay buried.
@@ -225,19 +232,59 @@ class ChannelState:
         self.cursor, self.born = min(self.cursor, sequence), min(self.born, sequence)
         for place in waiting:
             self.skip(place, place + 1)
-        for start, end in buried:
+        for start, end in chain(buried, ranges_in(between(self.edited.replaced, sequence, _NO_SEQUENCE))):
             self.skip(start, end)
         self.held = between(self.held, 0, sequence)  # the cursor meets the others again
 
+    def edit(self, topic: str, name: str, copy: int, replaced: int, due_ms: int, *, is_released: bool) -> None:
+        """Let an edited copy wait instead of the replaced message (-1: of none), and remember how to undo that."""
+        edit: Change = ("edit", topic, name, copy, replaced, due_ms)
+        former = self._former_place(topic, name, replaced) if replaced >= 0 else None
+        self.edited.add(copy, replaced)
+        self.edited.unsynced[copy] = [edit] if former is None else [former, edit]
+        if replaced >= 0:
+            self.skip(replaced, replaced + 1)
+            self._finish(replaced, replaced + 1)
+            self.held.discard(replaced)
+        if is_released:
+            self.skip(copy, copy + 1)
+        self.waiting[copy] = (0, due_ms)
+
+    def _former_place(self, topic: str, name: str, sequence: int) -> ChannelChange | None:
+        """Return the change that puts a message back to where it is. None: it is finished."""
+        burial = self.buried.get(sequence)
+        if burial is not None:
+            return bury_change(topic, name, [burial])
+        if sequence in self.waiting:
+            return "wait", topic, name, [sequence, *self.waiting[sequence]]
+        # An edit replaces no message that is finished, so what the cursor hasn't reached waits for its first delivery.
+        is_new = sequence >= self.cursor or sequence in self.held
+        return ("wait", topic, name, [sequence, 0, 0]) if is_new else None
+
+    def _undo_edits(self, tail: int) -> bool:
+        """Undo edits whose copies the log doesn't have. Return whether there were any."""
+        lost = [copy for copy in self.edited.unsynced if copy >= tail]
+        for copy in lost:
+            *former, edit = self.edited.unsynced.pop(copy)
+            assert edit[0] == "edit"
+            _, _, _, _, replaced, _ = edit
+            if 0 <= replaced < tail:  # otherwise the log hasn't got that message either
+                self.edited.replaced.discard(replaced)
+                for change in former:
+                    assert change[0] in ("wait", "bury")
+                    _apply_to_channel(self, change)
+        return self.edited.cut(tail) or bool(lost)
+
     def cut(self, tail: int) -> bool:
         """Drop everything from `tail` on. Return whether anything has changed."""
+        undone = self._undo_edits(tail)
         held, self.held = self.held, between(self.held, 0, tail)
         beyond = [s for s in self.waiting if s >= tail]
         for sequence in beyond:
             del self.waiting[sequence]
         skips = deque((start, min(end, tail)) for start, end in self.skips if start < tail)
         changed = self.buried.cut(tail) or bool(beyond) or self.cursor > tail or self.born > tail or skips != self.skips
-        changed = changed or held != self.held
+        changed = changed or undone or held != self.held
         self.skips = skips
         self.cursor, self.born = min(self.cursor, tail), min(self.born, tail)
         return changed
@@ -266,6 +313,17 @@ class TopicState:
                 else:
                     channel.defer(start, count, now_ms + delay_ms + 1)  # + 1, because now_ms was rounded down
         self.parked.clear()
+
+    def edit(self, name: str, channel: str, copy: int, replaced: int, due_ms: int) -> None:
+        """Let an edited copy wait in one channel, and the others skip it. `name` is the topic's."""
+        is_released = self.frozen_at is None or copy < self.frozen_at
+        if not is_released:  # the channels skip it when the topic releases it
+            self.parked.cancel(BitMap64([copy]))
+        for other, state in self.channels.items():
+            if other == channel:
+                state.edit(name, other, copy, replaced, due_ms, is_released=is_released)
+            elif is_released:
+                state.skip(copy, copy + 1)
 
     def cut(self, tail: int) -> bool:
         """Clamp all positions to the recovered tail. Return whether anything has changed.
@@ -415,6 +473,8 @@ def _apply_to_topic(topic: TopicState, change: Change) -> None:
         case ("doubt", _, sequence):
             for channel in topic.channels.values():
                 channel.doubt(sequence)
+        case ("edit", name, channel, copy, replaced, due_ms):
+            topic.edit(name, channel, copy, replaced, due_ms)
         case ("channel", _, name, cursor):
             topic.channels.setdefault(name, ChannelState(cursor))
         case ("nochannel", _, name):
@@ -443,6 +503,8 @@ def _apply_to_channel(channel: ChannelState, change: ChannelChange) -> None:
             channel.paused, channel.paused_why = bool(paused), paused if isinstance(paused, str) else ""
         case ("bury", _, _, notes, entries):
             channel.bury(notes, entries)
+        case ("edited", _, _, copies, replaced):
+            channel.edited.fill(copies, replaced)
         case ("job", _, _, job):
             channel.job = job
         case ("empty", _, _, cursor):

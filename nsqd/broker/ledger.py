@@ -48,6 +48,7 @@ from nsqd.broker.backlog import joined
 from nsqd.broker.bitmaps import SkipRanges, between, bitmap_of, bitmap_of_ranges, ranges_in
 from nsqd.broker.buried import BuriedMessage, BuriedMessages, bury_change
 from nsqd.broker.deferred_queue import DeferredQueue
+from nsqd.broker.edited import EditedMessages
 from nsqd.broker.ephemeral_batches import EphemeralBatches
 from nsqd.broker.held import HeldMessages
 from nsqd.broker.in_flight import InFlight
@@ -70,6 +71,9 @@ _NONE_COUNTS: Final = 1 << 16
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _HELD_RANGES_PER_CHANGE: Final = 2_000
 _DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; with more, we put them onto the heap later
+# With more of them deferred, we don't search for the due time of one, because that goes through all. It only matters if a power
+# cut loses an edited copy, and the journal has got a snapshot since the edit; then the message is due at once.
+_DEFERRED_TO_SEARCH: Final = 5_000
 _FINISHED_WORTH_RELEASING: Final = 1000  # messages
 
 
@@ -89,6 +93,7 @@ class Ledger:
         "buried",
         "cursor",
         "deferred",
+        "edited",
         "ephemeral_batches",
         "feed",
         "held",
@@ -118,6 +123,7 @@ class Ledger:
         self.deferred = DeferredQueue(reclaimer)
         self.buried = BuriedMessages()
         self.held = HeldMessages()
+        self.edited: EditedMessages | None = None  # None: the channel has no edited copies
         self._none_counts: BitMap64 | None = None  # see `_NONE_COUNTS`; of some, a later delivery counts
         # If the channel or its topic is ephemeral, the log doesn't wait for us, so we keep batches ourselves. We also
         # record nothing in the journal then.
@@ -747,6 +753,8 @@ class Ledger:
     def _forget_all(self, cursor: int) -> None:
         self.clear()
         self.skips.clear()
+        if self.edited is not None:  # or the cursor would meet both the copy and what it has replaced
+            self.skips.cover(between(self.edited.replaced, cursor, self.feed.high_watermark))
         self._finished.clear()
         self._furthest = self.feed.high_watermark
         self.cursor = self._saved_cursor = cursor
@@ -806,6 +814,92 @@ class Ledger:
         self.retries.replace_before(end, retried)
         self.deferred.replace_before(end, deferred)
 
+    # Edited copies (edit.py)
+
+    def record_copy(self, copy: int, replaced: int, due_ms: int, former: ChannelChange | None) -> None:
+        """Record in the journal that `copy` waits here instead of `replaced`. The log must get it next, or a `cut` follows.
+
+        `replaced` is -1 if the copy replaces nothing; otherwise `former` comes from `place_for_journal`.
+        """
+        topic, name = self.feed.name, self.name
+        self.record_progress()
+        self._journal.record(("edit", topic, name, copy, replaced, due_ms))
+        # An earlier version understands only these.
+        if former is not None:
+            is_ahead = replaced >= self.cursor
+            gone: ChannelChange = ("skip", topic, name, replaced, replaced + 1)
+            if not is_ahead:
+                gone = ("progress", topic, name, self.cursor, [replaced, replaced + 1])
+            self._record(gone)
+        self._record(("wait", topic, name, [copy, 0, due_ms]))
+
+    def place_for_journal(self, sequence: int, wall_milliseconds: Callable[[int], int]) -> ChannelChange:
+        """Return the change that puts an unfinished message back where it is now."""
+        burial = self.buried.get(sequence)
+        if burial is not None:
+            return bury_change(self.feed.name, self.name, [burial])
+        due_ms = 0
+        if sequence in self.deferred and len(self.deferred) <= _DEFERRED_TO_SEARCH:
+            due_ms = wall_milliseconds(self.deferred.positions_of(BitMap64((sequence,)))[0][0])
+        return "wait", self.feed.name, self.name, [sequence, self._attempts_for_journal(sequence), due_ms]
+
+    def take_copy(self, copy: int, replaced: int, due: int, undo: list[Change]) -> None:
+        """Let an edited copy wait until `due` (0: now), and finish what it replaces (-1: nothing). The journal has both.
+
+        `undo` is for a snapshot of the journal while the copy isn't synced.
+        """
+        if replaced >= 0:
+            self._forget_replaced(replaced)
+        self.forget_old_copies()
+        edited = self._own_copies()
+        edited.add(copy, replaced)
+        edited.unsynced[copy] = undo
+        if due:
+            self.deferred.add(due, copy, 0)
+        else:
+            self.retries.add(copy, 0)
+        self._journal.unsaved[self] = None  # the log may be able to remove something
+
+    def _own_copies(self) -> EditedMessages:
+        if self.edited is None:
+            self.edited = EditedMessages()
+        return self.edited
+
+    def _forget_replaced(self, sequence: int) -> None:
+        """Take a message out of its place, after the journal has recorded that."""
+        wanted = BitMap64((sequence,))
+        if self.buried.remove(sequence):
+            return
+        if self.retries.take_out(wanted) or self.deferred.take_out(wanted) or self.held.take_out(wanted):
+            return
+        self.skips.add(sequence, sequence + 1)
+
+    def pass_copy(self, copy: int) -> None:
+        """Skip an edited copy for another channel that was just released. The journal has that already."""
+        self.skips.add(copy, copy + 1)
+        self._counted_from += 1
+        if self.ephemeral_batches is not None:
+            self.finish_unseen(copy, copy + 1)
+
+    def may_run_copy(self, copy: int, replaces: int | None) -> bool:
+        """Return whether to deliver an edited copy of this channel that the cursor has met. See edit.py.
+
+        If the journal has lost the edit, this finishes what the copy replaces, if that still waits or is buried.
+        """
+        if replaces is None or (self.edited is not None and copy in self.edited.copies):
+            return True
+        if self.buried.remove(replaces):
+            self.finish((replaces,))
+        elif not self.finish_waiting(BitMap64((replaces,))):
+            return False
+        self._own_copies().add(copy, replaces)
+        self.tell(("edited", self.feed.name, self.name, [copy, copy + 1], [replaces, replaces + 1]))
+        return True
+
+    def forget_old_copies(self) -> None:
+        if self.edited is not None:
+            self.edited.forget_before(self.feed.log.first, self.feed.log.synced)
+
     # The journal
 
     def record_progress(self, *, urgent: bool = False) -> None:
@@ -861,7 +955,21 @@ class Ledger:
             self._none_counts = self.deferred.among(self._none_counts) | self.retries.among(self._none_counts)
         none_counts = frozenset(self._none_counts or ())
         held = self._snapshot_held(self.held.ranges(), self.oldest_ahead, self.cursor)
-        return chain(held, self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds), none_counts))
+        edited = self._snapshot_edited() if self.edited is not None else ()
+        return chain(
+            edited, held, self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds), none_counts)
+        )
+
+    def _snapshot_edited(self) -> list[Change]:
+        """Describe the edited copies, and how to undo edits whose copies aren't synced. The other changes follow."""
+        edited, topic, name = self._own_copies(), self.feed.name, self.name
+        self.forget_old_copies()
+        changes: list[Change] = [("edited", topic, name, *edited.ranges())]
+        for copy, undo in edited.unsynced.items():
+            changes += undo
+            if not (self.waiting_among(BitMap64((copy,))) or self.in_flight.among(BitMap64((copy,)))):
+                changes.append(("progress", topic, name, self.oldest_ahead, [copy, copy + 1]))
+        return changes
 
     def _snapshot_held(self, held: Iterator[tuple[int, int]], start: int, cursor: int) -> Iterator[Change]:
         """Describe the held messages, from `start` up to the cursor.
@@ -921,6 +1029,8 @@ class Ledger:
         state.waiting.clear()
         self.held.fill(state.held)
         self.buried = state.buried
+        if state.edited.copies:
+            self.edited = state.edited
         self._counted_from = self._furthest = self.feed.high_watermark
 
     def _restore_waiting(

@@ -151,7 +151,8 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     channel.buried_queue.forget_kicked(named)
     requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
     deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
-    left_out = {*held, *(it[0] for it in chain(requeued, deferred) if readable(it[0]) != it[0])}
+    replaced = ledger.edited.replaced if ledger.edited is not None else BitMap64()  # their copies have run, or wait
+    left_out = {*held, *(it[0] for it in chain(requeued, deferred) if readable(it[0]) != it[0] or it[0] in replaced)}
     if left_out:
         requeued = [it for it in requeued if it[0] not in left_out]
         deferred = [it for it in deferred if it[0] not in left_out]
@@ -165,7 +166,7 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
         deferred = [it for it in deferred if it[0] not in here]
     places = BitMap64([*held, *(it[0] for it in requeued), *(it[0] for it in deferred)])
     cursor = min(max(backlog.next, log.first), end)
-    finished = bitmap_of_ranges(backlog.finished)
+    finished = bitmap_of_ranges(backlog.finished) | replaced
     # The cursor can't go back to messages in compacted files, because those are before the log's first segment. They were
     # held, so they are held again.
     early = _readable_among(

@@ -98,11 +98,13 @@ class PublishBuffer:
             self.close_shared()
         return receipt
 
-    def add(self, payload: bytes, offsets: Sequence[int], delay_ms: int, key: bytes, headers: bytes) -> Receipt:
+    def add(
+        self, payload: bytes, offsets: Sequence[int], delay_ms: int, key: bytes, headers: bytes, flags: int = 0
+    ) -> Receipt:
         """Add the messages of one publish. If it's small, it joins the shared batch, otherwise it gets its own batch.
 
         A publish with a delay, a key or headers always gets its own batch: the delay and this key apply to all messages
-        of a batch.
+        of a batch. `flags` are those of the record, for a publish with a delay.
         """
         if not delay_ms and not key and not headers and len(payload) <= _LARGEST_SHARING:
             return self._share(payload, offsets)
@@ -110,7 +112,7 @@ class PublishBuffer:
         receipt = Receipt()
         if key:
             self._keys.add(key, self._turn.timestamp, receipt)
-        self._drafts.append((payload, offsets, delay_ms, receipt, key, 0, headers))
+        self._drafts.append((payload, offsets, delay_ms, receipt, key, flags, headers))
         return receipt
 
     def _share(self, payload: bytes, offsets: Sequence[int]) -> Receipt:
@@ -195,14 +197,19 @@ class PublishBuffer:
 
     # The end of the turn
 
-    def deferrals(self) -> Iterator[tuple[int, int, int]]:
-        """Yield start, count and delay_ms of the deferred drafts, with the sequences that `seal` will give them."""
+    def withdraw(self, receipt: Receipt, cause: str) -> None:
+        """Fail the draft with this receipt."""
+        self._drafts = [draft for draft in self._drafts if draft[3] is not receipt]
+        receipt.settle(cause)
+
+    def deferrals(self) -> Iterator[tuple[int, int, int, Receipt]]:
+        """Yield the deferred drafts as start, count, delay_ms and receipt, with the sequences that `seal` will give them."""
         self.close_shared()
         sequence = self._log.tail
-        for _, offsets, delay_ms, _, _, _, _ in self._drafts:
+        for _, offsets, delay_ms, receipt, _, _, _ in self._drafts:
             count = len(offsets) - 1
             if delay_ms:
-                yield sequence, count, delay_ms
+                yield sequence, count, delay_ms, receipt
             sequence += count
 
     def seal(self, timestamp: int, dropped: list[Usage] | None = None) -> list[tuple[Batch, Receipt]]:

@@ -114,6 +114,10 @@ class TopicLog(BatchSource, Protocol):
         """
 
     @property
+    def synced(self) -> int:
+        """All messages before this sequence are synced, so a power cut doesn't lose them."""
+
+    @property
     def waits_for_copy(self) -> bool:
         """Whether publishers get their OK when the copy of --remote has the message."""
 

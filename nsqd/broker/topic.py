@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Final, final
 
 from pyroaring import BitMap64
 
+from nsqcommon.wire.log_record import COPY
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.bitmaps import bitmap_of
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.early_deferrals import EarlyDeferrals
+from nsqd.broker.edit import COPY_DELAY_MS
 from nsqd.broker.feed import TopicFeed
 from nsqd.broker.id_runs import DeferredIds
 from nsqd.broker.keys import TopicKeys
@@ -41,6 +43,7 @@ from nsqd.broker.stats_records import NO_LATENCY, LatencySnapshot
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change, TopicChange
+    from nsqd.broker.edit import Edit
     from nsqd.broker.journal_replay import ChannelState, TopicState
     from nsqd.broker.rules import TopicRules
     from nsqd.broker.store import TopicLog
@@ -53,6 +56,7 @@ _TOLD_ONE_BY_ONE: Final = 1_000  # journal entries about early deferrals; a mill
 _STARTS_IN_CHANGE: Final = 2_000
 _LEARNED_AT_ONCE: Final = 2_000  # keys; a millisecond or two
 _MOST_WAIT: Final = 10.0  # seconds that publishes wait for the removal of files; then they are written anyway
+_OF_COPY: Final = -1  # instead of a delay: this message is an edited copy
 _SEQUENCES_ASKED: Final = 10_000  # in one call, because the log's answer takes 200 bytes for each
 
 
@@ -90,6 +94,7 @@ class Topic:
         self._buffer = PublishBuffer(log, self._keys, turn)
         self._sealed: list[tuple[Batch, Receipt]] = []  # this turn's, until the channels get them
         self._deferred_ids = DeferredIds()
+        self._edits: dict[Receipt, Edit] = {}  # whose copies are among the unsealed or sealed publishes
         # The policy
         rules = turn.rules.topic(name)
         self.policy_counts: dict[str, int] = {}  # by cause: how often rules have acted, or would have
@@ -165,6 +170,31 @@ class Topic:
             self._turn.deferring[self] = None
         return self._buffer.add(payload, offsets, delay_ms, key, headers)
 
+    def publish_copy(self, edit: Edit, sized_body: bytes, key: bytes, headers: bytes) -> Receipt:
+        """Publish an edited copy for one channel (edit.py). `headers` must have those of a copy.
+
+        As with `publish`, the receipt may be that of an earlier publish with this key. Then nothing happens to the edit, and
+        its `receipt` stays None. If the receipt has an error, `edit.refusal` may say why.
+        """
+        if self.closing:
+            raise PublishRefused("exiting")
+        if key and (known := self._find_key(key)) is not None:
+            return known
+        if self._is_guarded:
+            self._admit(1, len(sized_body) + len(headers))
+        self._turn.unsealed[self] = None
+        if key and self._keys_from < 0:
+            self._expect_keys()
+        self._turn.deferring[self] = None
+        delay_ms = max(edit.delay_ms, COPY_DELAY_MS)
+        edit.receipt = self._buffer.add(sized_body, (0, len(sized_body)), delay_ms, key, headers, COPY)
+        self._edits[edit.receipt] = edit
+        return edit.receipt
+
+    def receipt_of(self, key: bytes) -> Receipt | None:
+        """Return a receipt for an earlier publish with this key, as a repeat of it would get, or None."""
+        return self._find_key(key)
+
     def _find_key(self, key: bytes) -> Receipt | None:
         """Return a receipt for an earlier publish with this key, possibly in this turn, or None."""
         if (receipt := self._buffer.receipt_of(key)) is not None:
@@ -199,11 +229,51 @@ class Topic:
         """
         if self.ephemeral or self.log.refusal() is not None:
             return
-        for sequence, count, delay_ms in self._buffer.deferrals():
-            if self.flowing:
+        if self._edits:
+            self._check_edits()
+        for sequence, count, delay_ms, receipt in self._buffer.deferrals():
+            if self._edits and (edit := self._edits.get(receipt)) is not None:
+                self._record_edit(edit, sequence, timestamp)
+            elif self.flowing:
                 self.record(("defer", self.name, sequence, count, timestamp // 1_000_000 + delay_ms + 1))
             else:
                 self.record(("park", self.name, sequence, count, delay_ms))
+
+    def _check_edits(self) -> None:
+        """Fail edits of messages that are elsewhere by now, for example because their publish had to wait."""
+        taken: set[tuple[str, int]] = set()
+        for receipt, edit in list(self._edits.items()):
+            place = edit.channel.name, edit.sequence
+            if self.channels.get(edit.channel.name) is edit.channel and edit.check_again(is_taken=place in taken):
+                taken.add(place)
+                continue
+            del self._edits[receipt]
+            self._buffer.withdraw(receipt, "the message is elsewhere by now")
+
+    def _record_edit(self, edit: Edit, copy: int, timestamp: int) -> None:
+        """Record in the journal that the log gets this copy next."""
+        edit.copy = copy
+        replaced, ledger = edit.sequence if edit.replaces else -1, edit.channel.ledger
+        if edit.replaces:
+            edit.former = ledger.place_for_journal(replaced, self._turn.wall_milliseconds)
+        edit.due_ms = timestamp // 1_000_000 + edit.delay_ms + 1 if edit.delay_ms else 0
+        ledger.record_copy(copy, replaced, edit.due_ms, edit.former)
+        if not self.flowing:
+            self.record(("cancel", self.name, copy))
+            return
+        for channel in self.channels.values():
+            channel.ledger.record_skip(copy, copy + 1)
+
+    def _run_copy(self, copy: int, now: float, *, is_released: bool) -> None:
+        """Let the channel of a copy have it, now that the log does. If H has passed it, all channels skip it."""
+        ((receipt, edit),) = [it for it in self._edits.items() if it[1].copy == copy]
+        del self._edits[receipt]
+        for channel in self.channels.values() if is_released else ():
+            if channel is edit.channel:
+                channel.ledger.skip_unrecorded(copy, copy + 1)
+            else:
+                channel.ledger.pass_copy(copy)
+        edit.run(microseconds(now))
 
     def seal(self, timestamp: int) -> None:
         """Give this turn's publishes their sequences, and append them to the log's buffer.
@@ -221,6 +291,7 @@ class Topic:
     def refuse(self, cause: str) -> None:
         """Fail this turn's publishes. If the journal has deferrals of them, revert these with a `cut`."""
         self._forget_room()
+        self._edits.clear()
         if self._buffer.fail(cause):
             self.record(("cut", self.name, self.log.tail))
 
@@ -238,20 +309,26 @@ class Topic:
             self.message_count += batch.count
             self.message_bytes += len(batch.payload) - 4 * batch.count  # without the sizes of the messages
             if batch.delay_ms:
-                deferred.append((batch.base_sequence, batch.count, batch.delay_ms))
+                delay_ms = batch.delay_ms if not batch.flags & COPY else _OF_COPY
+                deferred.append((batch.base_sequence, batch.count, delay_ms))
                 self._deferred_ids.add(batch.base_id, batch.base_sequence, batch.count, self.waits)
                 if batch.key:
                     self._keys.drop_unneeded(_CHECKED_PER_KEY, batch.timestamp, self.waits)
                     self._keys.defer(batch.key, batch.base_sequence, batch.count, batch.timestamp)
         self._written_tail = self.log.tail
         if failed:  # the journal has deferrals of messages that are not in the log after all
+            self._edits = {receipt: edit for receipt, edit in self._edits.items() if receipt.error is None}
             self.record(("cut", self.name, self._written_tail))
         before, early = self.feed.high_watermark, self.early_deferrals
         if self.flowing and not (early.pieces or early.cancelled):
             self._advance(now, sealed, deferred)
         else:
             for start, count, delay_ms in deferred:
-                early.add(start, count, delay_ms)
+                if delay_ms == _OF_COPY:
+                    early.cancel(BitMap64((start,)))
+                    self._run_copy(start, now, is_released=False)
+                else:
+                    early.add(start, count, delay_ms)
             if self.flowing:  # a message was cancelled before its release
                 self._start_flowing()
         if self._drops:
@@ -267,7 +344,8 @@ class Topic:
 
         `fresh` has this turn's batches with their receipts, if there are no early deferrals. With None, the batches
         come from the log. Each channel gets the first batch directly, so that a consumer that keeps up needs no lookup
-        in the log. `deferred` has start, count and delay_ms of the deferred batches among them.
+        in the log. `deferred` has start, count and delay_ms of the deferred batches among them; an edited copy has
+        `_OF_COPY` instead of its delay.
         """
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is not None:
@@ -279,6 +357,9 @@ class Topic:
                 channel.take_early_deferrals(waiting, microseconds(now))
             self._turn.reclaimer.add_blocks(waiting.pieces)  # freed here, unless a channel still uses them
         for start, count, delay_ms in deferred:
+            if delay_ms == _OF_COPY:
+                self._run_copy(start, now, is_released=True)
+                continue
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
                 channel.defer(start, count, due)
@@ -507,6 +588,7 @@ class Topic:
         self._buffer.close_shared()  # so that `forget` includes its keys
         self._keys.forget()
         self._buffer.fail("exiting")
+        self._edits.clear()
         for topics in (self._turn.unsealed, self._turn.deferring, self._turn.postponed, self._turn.dropping):
             topics.pop(self, None)
         # Channels refer to their topic. If it kept them, only the garbage collector could free this cycle.

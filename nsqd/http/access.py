@@ -25,6 +25,7 @@ class RequiredRole:
     role: Role | None  # None: open to everyone
     scope: Scope
     or_role: Role | None = None  # an alternative to `role`
+    and_role: Role | None = None  # needed besides `role`
 
 
 OPEN: Final = RequiredRole(None, Scope.NODE)
@@ -35,6 +36,7 @@ READ_TOPIC: Final = RequiredRole(Role.READ, Scope.TOPIC)
 READ_NODE: Final = RequiredRole(Role.READ, Scope.NODE)
 OPERATE_TOPIC: Final = RequiredRole(Role.OPERATE, Scope.TOPIC)
 OPERATE_NODE: Final = RequiredRole(Role.OPERATE, Scope.NODE)
+OPERATE_AND_PUBLISH: Final = RequiredRole(Role.OPERATE, Scope.TOPIC, and_role=Role.PUBLISH)
 ADMIN_TOPIC: Final = RequiredRole(Role.ADMIN, Scope.TOPIC)
 
 

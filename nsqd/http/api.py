@@ -11,6 +11,7 @@ from nsqd.http.access import (
     ADMIN_TOPIC,
     CONSUME,
     OPEN,
+    OPERATE_AND_PUBLISH,
     OPERATE_NODE,
     OPERATE_TOPIC,
     PUBLISH,
@@ -27,6 +28,7 @@ from nsqd.http.channels import ChannelEndpoints
 from nsqd.http.config import ConfigEndpoints
 from nsqd.http.consuming import ConsumeEndpoints
 from nsqd.http.debug import debug_routes
+from nsqd.http.edit import EditEndpoints
 from nsqd.http.groups import GroupEndpoints
 from nsqd.http.history import HistoryEndpoints
 from nsqd.http.in_flight import InFlightEndpoint
@@ -102,6 +104,7 @@ def make_app(
         in_flight=InFlightEndpoint(calls, reading, monotonic, history.find),
         groups=GroupEndpoints(calls, reading, publishing.delay_ms, monotonic),
         messages=MessageEndpoints(calls, reading, publishing.delay_ms, monotonic, history.find, node=node.node),
+        edits=EditEndpoints(calls, publishing, reading, monotonic, history.find),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
         changes=changes or Changes(time_ns),
@@ -134,6 +137,7 @@ class _Handlers(NamedTuple):
     in_flight: InFlightEndpoint
     groups: GroupEndpoints
     messages: MessageEndpoints
+    edits: EditEndpoints
     config: ConfigEndpoints
     policy: PolicyEndpoints
     changes: Changes
@@ -179,6 +183,7 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
         GuardedRoute("POST", "/channel/kick/undo", it.buried.undo_kick, access=OPERATE_TOPIC, change="undo_kick"),
         GuardedRoute("POST", "/channel/jobs/stop", it.buried.stop_job, access=OPERATE_TOPIC, change="stop_job"),
         GuardedRoute("GET", "/channel/inflight", it.in_flight.show, access=READ_TOPIC),
+        GuardedRoute("POST", "/channel/edit", it.edits.edit, access=OPERATE_AND_PUBLISH, change="edit"),
         GuardedRoute("GET", "/channel/groups", it.groups.show, access=READ_TOPIC),
         GuardedRoute("POST", "/channel/bury", it.groups.bury, access=OPERATE_TOPIC, change="bury_group"),
         GuardedRoute("POST", "/channel/cancel", it.groups.cancel, access=OPERATE_TOPIC, change="cancel_group"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -29,8 +30,8 @@ log = logging.getLogger(__name__)
 
 
 class DurableTurn(Turn, Protocol):
-    async def durable(self) -> None:
-        """Wait until all changes made so far are on disk. Call this from trio."""
+    async def durable(self, *topics: str) -> None:
+        """Wait until all changes made so far, and all messages of these topics, are on disk. Call this from trio."""
 
 
 class Sliced(Protocol):
@@ -105,10 +106,10 @@ class Calls:
             if gone is not None:
                 gone.cancel()
 
-    async def durable(self) -> None:
-        """Wait until all changes made so far are on disk. Raises a 500 if the disk refuses them."""
+    async def durable(self, *topics: str) -> None:
+        """Wait until all changes so far, and all messages of these topics, are on disk. Raises a 500 if the disk refuses."""
         try:
-            await self._run_trio(self._turn.durable)
+            await self._run_trio(partial(self._turn.durable, *topics))
         except NotSynced as error:
             raise _not_on_disk(error) from error
 

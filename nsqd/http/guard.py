@@ -85,6 +85,8 @@ class Guard:
         topic = _topic_in(query) if access.scope is Scope.TOPIC else None
         if not any(holder.may(role, topic) for role in (access.role, access.or_role) if role is not None):
             return _MISSING_ROLE
+        if access.and_role is not None and not holder.may(access.and_role, topic):
+            return _MISSING_ROLE
         return _Verdict(
             None,
             is_limited=bool(holder.topics),

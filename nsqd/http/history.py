@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsqcommon.http_api import V1, ClientGone, HttpError, Request, Response, Stream, json
 from nsqcommon.waiting import Waiting, wait_argument
+from nsqcommon.wire.edited_copy import mark_in
 from nsqcommon.wire.history import (
     MSGPACK,
     NDJSON,
@@ -358,6 +359,8 @@ def _lines_of(batch: StoredBatch) -> list[object]:
     lines: list[object] = []
     for (sequence, message_id, body), headers in zip(batch.messages(), batch.headers_of(), strict=True):
         line = {"sequence": sequence, "id": f"{message_id:016x}", "timestamp": batch.timestamp, **delay}
+        if batch.is_copy:
+            line["channel"] = mark_in(headers).channel  # the only one that gets it
         lines.append({**line, **headers_member(headers), **body_member(body)})
     return lines
 

@@ -57,6 +57,10 @@ class MemoryLog:
         return False
 
     @property
+    def synced(self) -> int:
+        return self.tail
+
+    @property
     def waits_for_copy(self) -> bool:
         return False
 

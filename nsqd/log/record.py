@@ -14,6 +14,7 @@ from google_crc32c import value as crc32c
 
 from nsqcommon.wire.headers import header_offsets
 from nsqcommon.wire.log_record import (
+    COPY,
     HEADER_SIZE,
     HEADERS,
     KEYS,
@@ -65,7 +66,7 @@ def encode(batch: Batch) -> tuple[bytes, bytes]:
         lead, flags, length, crc = b"", 0, len(payload), crc32c(payload)
     else:
         lead = key + _pack_size(len(headers)) if headers else key
-        flags = (batch.flags if key else 0) | (HEADERS if headers else 0)
+        flags = batch.flags | (HEADERS if headers else 0)
         length = len(lead) + len(headers) + len(payload)
         crc = extend_crc32c(extend_crc32c(crc32c(lead), headers), payload)
     checked = _pack_checked(
@@ -107,7 +108,15 @@ def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
     start = position + HEADER_SIZE
     key = buffer[start : start + header.key_length] if header.delay_ms and not header.flags & KEYS else b""
     return Batch(
-        header.base_sequence, header.base_id, header.timestamp, payload, offsets, header.delay_ms, key, headers=area
+        header.base_sequence,
+        header.base_id,
+        header.timestamp,
+        payload,
+        offsets,
+        header.delay_ms,
+        key,
+        header.flags & COPY,
+        area,
     )
 
 

@@ -495,6 +495,11 @@ class DiskLog:
         return answered
 
     @property
+    def synced(self) -> int:
+        """Implement `TopicLog.synced`."""
+        return self._unsynced.checkpoint[2]
+
+    @property
     def checkpoint(self) -> tuple[int, int, int]:
         """(base of a segment, offset in it, sequence). Everything before this position is synced."""
         return self._unsynced.checkpoint

@@ -109,6 +109,9 @@ class _RangeReading:
 
     def _rows_of(self, event: Event) -> Iterator[pa.RecordBatch]:
         match event:
+            case Batch() if event.is_copy:  # of an event that the topic has already, for one of its channels
+                yield from self._collected()  # the builder's rows are consecutive
+                self._went_on(event.end)
             case Batch():
                 self._builder.add(event)
                 self._went_on(event.end)

@@ -147,6 +147,13 @@ def burying(nsqd: Asker) -> None:
     nsqd.post(f"/channel/jobs/stop?{C}")
     nsqd.get(f"/channel/state?{C}")
     nsqd.post(f"/channel/discard?{C}&sequence={second['sequence']}&sequence=99999")
+    nsqd.post(f"/channel/edit?{C}&sequence={second['sequence']}", "edited")
+    for _ in range(2):
+        again = f"sequence={second['sequence']}&again=true&defer=60000&token=x"
+        copy = nsqd.post(f"/channel/edit?{C}&{again}", "edited").json["sequence"]
+    nsqd.post(f"/channel/edit?{C}&sequence=99999", "edited")
+    nsqd.post(f"/channel/edit?{C}&id={0:016x}", "edited")
+    nsqd.post(f"/message/cancel?{C}&sequence={copy}")
 
 
 def deferring(nsqd: Asker) -> None:
@@ -162,7 +169,7 @@ def deferring(nsqd: Asker) -> None:
 
 
 def history(nsqd: Asker) -> None:
-    eventually(lambda: nsqd.get(f"/topic/log?{T}").json["next"] == 7)
+    eventually(lambda: nsqd.get(f"/topic/log?{T}").json["next"] == 8)
     log = nsqd.get(f"/topic/log?{T}").json["log"]
     nsqd.post(f"/topic/reader?{T}", {"name": "r", "log": log, "sequence": 3})
     nsqd.get(f"/topic/log?{T}&points=6&readers=true")

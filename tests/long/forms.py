@@ -232,6 +232,7 @@ FORMS: Final = (
     Form("archive-kill9", "kill -9 of nsq_to_file", 10, ("-m", "tests.e2e.archive_kill9", *_KILLS), 20),
     Form("bury", "kill -9 while messages are buried and kicked", 30, _faults("bury", *_KILLS), 33),
     Form("group-kills", "kill -9 while consumers handle groups", 20, _faults("group-kills", *_KILLS), 50),
+    Form("edit-kills", "kill -9 while messages are edited and run", 20, _faults("edit-kills", *_KILLS), 25),
     Form("outbox", "kill -9 of the relays of an outbox", 15, _faults("outbox", *_KILLS), 13),
     Form(
         "outbox-postgres",

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap64
 
+from nsqcommon.wire.log_record import COPY
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.buried import BuriedMessage, Note
+from nsqd.broker.change import Change
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.feed import TopicFeed
 from nsqd.broker.in_flight import Delivery
@@ -49,6 +51,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.now_ms = 1_000
         self.places: dict[int, Place] = {}
         self.attempts: dict[int, int] = {}
+        self.replaced: set[int] = set()  # by edited copies
         self.told: dict[int, Place] = {}  # where the journal knows each message to be, unless it came back
         for change in (("topic", "t"), ("learned", "t"), ("flow", "t"), ("channel", "t", "c", 0)):
             self.store.record(change, urgent=True)
@@ -247,8 +250,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.seek(cursor)
         for sequence, place in list(self.places.items()):
             if place is not Place.BURIED:
-                self.put([sequence], Place.WAITING if sequence >= cursor else Place.DONE)
+                comes_back = sequence >= cursor and sequence not in self.replaced
+                self.put([sequence], Place.WAITING if comes_back else Place.DONE)
                 self.attempts[sequence] = 0
+                if sequence in self.replaced:
+                    self.told[sequence] = Place.DONE
 
     @rule(which=SEQUENCES)
     def redeliver(self, which: set[int]) -> None:
@@ -266,6 +272,66 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.finish_ahead(stop)
             self.put(list(range(first, stop)), Place.DONE)
 
+    # Edited copies
+
+    @rule(which=SEQUENCES, is_again=st.booleans(), later=st.booleans())
+    def edit(self, which: set[int], is_again: bool, later: bool) -> None:
+        places = (Place.DONE,) if is_again else (Place.WAITING, Place.DEFERRED, Place.BURIED)
+        found = [it for it in sorted(which) if self.places.get(it) in places]
+        if found and len(self.places) <= 40:
+            self._edit(-1 if is_again else found[0], later=later)
+
+    def _edit(self, replaced: int, *, later: bool) -> int:
+        ledger, copy, due_ms = self.ledger, self.log.tail, self.now_ms + 6 if later else 0
+        former = ledger.place_for_journal(replaced, lambda due: due // 1000) if replaced >= 0 else None
+        ledger.record_copy(copy, replaced, due_ms, former)
+        self._append_copy()
+        ledger.skip_unrecorded(copy, copy + 1)
+        edit: Change = ("edit", "t", "c", copy, replaced, due_ms)
+        ledger.take_copy(copy, replaced, due_ms * 1000, [edit] if former is None else [former, edit])
+        if replaced >= 0:
+            self.put([replaced], Place.DONE)
+            self.told[replaced] = Place.DONE
+            self.replaced.add(replaced)
+        self.put([copy], Place.DEFERRED if later else Place.WAITING)
+        self.attempts[copy] = 0
+        return copy
+
+    @rule()
+    def edit_in_another_channel(self) -> None:
+        copy = self.log.tail
+        if len(self.places) <= 40:
+            self.ledger.record_progress()
+            self.store.record(("edit", "t", "another", copy, -1, 0), urgent=True)
+            self._append_copy()
+            self.ledger.pass_copy(copy)
+            self.put([copy], Place.DONE)
+            self.told[copy], self.attempts[copy] = Place.DONE, 0
+
+    def _append_copy(self) -> None:
+        copy = self.log.tail
+        self.log.append(Batch(copy, copy + ID, 1, b"\0\0\0\1x", (0, 5), 1, b"", COPY), Receipt())
+        self.store.write_logs()
+        self.feed.high_watermark = self.log.tail
+
+    @rule(which=SEQUENCES, snapshot=st.booleans())
+    def edit_and_lose_power(self, which: set[int], snapshot: bool) -> None:
+        """The journal has the edit, and perhaps a snapshot since, and the log has lost the copy."""
+        found = [it for it in sorted(which) if self.places.get(it) in (Place.WAITING, Place.DEFERRED, Place.BURIED)]
+        if not found or len(self.places) > 40:
+            return
+        self.record_progress()
+        former, was_replaced = self.places[found[0]], found[0] in self.replaced
+        self.log.synced_before = self.log.tail
+        copy = self._edit(found[0], later=False)
+        self._crash(snapshot, lost=copy)
+        now = self._found()[found[0]]
+        assert now is former or (former, now) == (Place.WAITING, Place.DEFERRED)  # see `_crash`
+        self.put([found[0]], now)
+        self.attempts[found[0]] = self._attempts(found[0])
+        if not was_replaced:
+            self.replaced.discard(found[0])
+
     # The journal
 
     @rule()
@@ -277,6 +343,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.places)
     @rule(snapshot=st.booleans())
     def crash(self, snapshot: bool) -> None:
+        self._crash(snapshot)
+
+    def _crash(self, snapshot: bool, lost: int = -1) -> None:
+        """Start again. With `lost`, the log has lost this message, which was the last one."""
         self.store.write_journal()  # what is urgent, and all that was recorded before it
         if snapshot:
             self.told = dict(self.places)
@@ -286,8 +356,17 @@ class LedgerMachine(RuleBasedStateMachine):
             beginning = [("topic", "t"), ("learned", "t"), ("flow", "t"), ("channel", "t", "c", ledger.cursor)]
             self.store.journal = [*beginning, *changes, *buried]  # type: ignore[list-item]
         self.store.unwritten.clear()
-        state = replay(list(self.store.journal))["t"].channels["c"]
-        if snapshot:
+        topic = replay(list(self.store.journal))["t"]
+        if lost >= 0:
+            self.log.lose_unsynced()
+            self.log.synced_before = None
+            self.feed.high_watermark = self.log.tail
+            assert topic.cut(self.log.tail)
+            self.store.record(("cut", "t", self.log.tail), urgent=True)
+            del self.places[lost], self.attempts[lost]
+            self.places.update((it, Place.BURIED) for it in topic.channels["c"].buried.all())
+        state = topic.channels["c"]
+        if snapshot and lost < 0:
             assert state.held == self.ledger.held.all()
         self.ledger = self._ledger(state.cursor)
         self.ledger.restore(state, lambda due_ms: due_ms * 1000)

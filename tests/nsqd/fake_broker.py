@@ -54,6 +54,10 @@ class FakeLog:
         return False
 
     @property
+    def synced(self) -> int:
+        return self.tail
+
+    @property
     def waits_for_copy(self) -> bool:
         return False
 
@@ -152,7 +156,7 @@ class FakeTurn:
         finish_turn(self._broker, self, announce=tell_nobody, flush=_do_nothing)
         self.finished += 1
 
-    async def durable(self) -> None:
+    async def durable(self, *topics: str) -> None:
         self.synced += 1
 
 

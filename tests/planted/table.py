@@ -63,6 +63,14 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "damage": ("tests/simulation/test_damage_files.py", "tests/simulation/test_damage_flips.py"),
     "log": ("tests/nsqd/log",),
     "broker": ("tests/nsqd/broker",),
+    "edit kills": (
+        "tests/simulation/test_edit_kills.py",
+        "--deselect=tests/simulation/test_edit_kills.py::test_a_planted_bug_is_found",
+    ),
+    "edits cut": (
+        "tests/simulation/test_editing.py",
+        "--deselect=tests/simulation/test_editing.py::test_a_planted_bug_is_found",
+    ),
     "outbox": ("tests/nsqtools/whole/test_outbox.py",),
     "copy of the log": ("tests/nsqd/log/test_remote.py", "tests/nsqd/log/writing/test_unconfirmed.py"),
     "sending of slots": (
@@ -107,6 +115,7 @@ _ONE_PLACE: Final = "A message is in exactly one place"
 _ANSWERED: Final = "a power cut does not bring it back once such a command was answered"
 _OK: Final = "A message that was answered with `OK` is not lost"
 _EVERY_CHANNEL: Final = "Every channel gets every message at least once."
+_EDITED: Final = "Exactly one of an edited message and its copy runs"
 _ONCE: Final = "A publish with a key is stored once"
 _ATTEMPTS: Final = "Attempts never go down"
 _EARLY: Final = "A delay never ends early"
@@ -1031,6 +1040,92 @@ BUGS: Final = (
             ),
         ),
         ("groups model", "groups simulation"),
+    ),
+    Bug(
+        "an edit leaves what it replaces",
+        _EDITED,
+        "nsqd/broker/ledger.py",
+        (("        if replaced >= 0:\n            self._forget_replaced(replaced)\n", ""),),
+        ("edit kills", "edits cut", "broker", "ledger model"),
+    ),
+    Bug(
+        "a crash brings back what an edit has replaced",
+        _EDITED,
+        "nsqd/broker/ledger.py",
+        (
+            ('("edit", topic, name, copy, replaced, due_ms)', '("edit", topic, name, copy, -1, due_ms)'),
+            ("            self._record(gone)\n", "            pass\n"),
+        ),
+        ("edit kills", "edits cut", "broker", "ledger model"),
+    ),
+    Bug(
+        "an edit that a crash has interrupted loses the message",
+        _EDITED,
+        "nsqd/broker/journal_replay.py",
+        (
+            (
+                "        lost = [copy for copy in self.edited.unsynced if copy >= tail]\n",
+                "        lost: list[int] = []\n",
+            ),
+        ),
+        ("edits cut", "broker", "ledger model"),
+    ),
+    Bug(
+        "a snapshot of the journal forgets how to undo an edit",
+        _EDITED,
+        "nsqd/broker/ledger.py",
+        (("            changes += undo\n", ""),),
+        ("broker", "ledger model"),
+    ),
+    Bug(
+        "a copy runs in each channel that comes to it",
+        _EDITED,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "        if mark.channel == self.name and self.ledger.may_run_copy(",
+                "        if self.ledger.may_run_copy(",
+            ),
+        ),
+        ("edits cut", "broker"),
+    ),
+    Bug(
+        "a copy counts in other channels",
+        _EDITED,
+        "nsqd/broker/topic.py",
+        (("                channel.ledger.pass_copy(copy)\n", "                pass\n"),),
+        ("broker",),
+    ),
+    Bug(
+        "a channel that goes back runs what was replaced",
+        _EDITED,
+        "nsqd/broker/ledger.py",
+        (
+            (
+                "            self.skips.cover(between(self.edited.replaced, cursor, self.feed.high_watermark))\n",
+                "            pass\n",
+            ),
+        ),
+        ("broker", "ledger model"),
+    ),
+    Bug(
+        "a copy whose edit the journal has lost runs although the message has run",
+        _EDITED,
+        "nsqd/broker/ledger.py",
+        (
+            (
+                "        elif not self.finish_waiting(BitMap64((replaces,))):\n            return False\n",
+                "        else:\n            self.finish_waiting(BitMap64((replaces,)))\n",
+            ),
+        ),
+        ("broker",),
+    ),
+    Bug(
+        "nobody remembers the token of an edit",
+        _EDITED,
+        "nsqd/http/edit.py",
+        (("        if token is None:\n", "        if token is not None:\n"),),
+        ("edit kills",),
     ),
     Bug(
         "a restart loses the order of a group",

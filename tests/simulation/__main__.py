@@ -19,6 +19,7 @@ from tests.simulation import (
     abandoned,
     bury_kills,
     disk_faults,
+    edit_kills,
     going_back,
     group_kills,
     long_runs,
@@ -41,7 +42,7 @@ from tests.support.small_disk import mounted
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "groups": GROUPS, "power-loss": POWER_LOSS}
 Note = Callable[[str], None]
-Killed = bury_kills.Outcome | group_kills.Outcome
+Killed = bury_kills.Outcome | group_kills.Outcome | edit_kills.Outcome
 Lived = tuple[str, Counter[str]]  # what a life has found, and what has happened in it
 CUTS = 12  # power cuts in each run
 KILLS_IN_LINE = 10  # between two lines about the progress
@@ -169,6 +170,8 @@ def main() -> int:
         return kill_again_and_again(bury_kills.Outcome(), bury_kills.run, arguments)
     if command == "group-kills":
         return kill_again_and_again(group_kills.Outcome(), group_kills.run, arguments)
+    if command == "edit-kills":
+        return kill_again_and_again(edit_kills.Outcome(), edit_kills.run, arguments)
     if command == "outbox":
         return kill_an_outbox(arguments.database, arguments.kills, arguments.seed)
     if command == "jobs":
@@ -224,6 +227,10 @@ def _commands() -> dict[str, Command]:
         "group-kills": Command(
             KillsOptions,
             "a real nsqd is killed while consumers handle groups: none out of order, too many at a time, or lost",
+        ),
+        "edit-kills": Command(
+            KillsOptions,
+            "a real nsqd is killed while messages are edited and run: one of the two runs, and nothing in other channels",
         ),
         "outbox": Command(
             OutboxOptions, "relays of an outbox, nsqds and Postgres are killed: every row is published once"

@@ -40,6 +40,7 @@ class FakeLog:
         self._warm: set[int] = set()  # base sequences of loaded batches
         self.has_copy = False  # publishes wait for it
         self.why_refused: str | None = None
+        self.synced_before: int | None = None  # None: everything that is written
         self.waits = False  # files have to be removed before more is written
         self.answer_to_repeats: Receipt | None = None
 
@@ -85,6 +86,15 @@ class FakeLog:
 
     def waits_for_removal(self, passed: int) -> bool:
         return self.waits
+
+    @property
+    def synced(self) -> int:
+        written = self._written[-1].end_sequence if self._written else 0
+        return written if self.synced_before is None else self.synced_before
+
+    def lose_unsynced(self) -> None:
+        """Lose what a power cut does."""
+        self._written = [batch for batch in self._written if batch.end_sequence <= self.synced]
 
     @property
     def waits_for_copy(self) -> bool:

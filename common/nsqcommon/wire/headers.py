@@ -4,7 +4,7 @@
     (name length 1, name, value length 2, value) * pairs
 
 All numbers are big-endian. Names are lower case and unique. Names that begin with `nsq-` are ours:
-`nsq-ttl`, `nsq-group`, `nsq-reply` and `nsq-origin`.
+`nsq-ttl`, `nsq-group`, `nsq-reply` and `nsq-origin`, and those of edited_copy.py.
 """
 
 from __future__ import annotations

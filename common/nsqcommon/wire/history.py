@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from nsqcommon.wire.headers import decode_headers, header_offsets
 from nsqcommon.wire.log_record import (
+    COPY,
     Header,
     UnknownFlags,
     decode_header,
@@ -68,6 +69,9 @@ class StoredBatch:
     payload: bytes
     offsets: Sequence[int]  # of each message's size in the payload, from base_sequence on, plus the end
     headers: bytes = b""  # of all messages, from base_sequence on, encoded as in headers.py; empty if none has any
+    # Whether this is an edited copy (edited_copy.py). It repeats an event of the topic for one of the channels, so a
+    # reader that collects events passes over it.
+    is_copy: bool = False
 
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield (sequence, id, body) of each message within the range."""
@@ -325,6 +329,7 @@ class RecordCutter:
             payload,
             offsets,
             decode_header_area(header, data, position),
+            bool(header.flags & COPY),
         )
 
 

@@ -15,6 +15,7 @@
 
     HEADERS    1   flag: the headers of all messages come between key and payload, as length:4, headers * count
     KEYS       2   flag: instead of one key there's one per message, as (length:1, key) * count; length 0 is no key
+    COPY       4   flag: the one message is an edited copy, for one channel only (edited_copy.py)
 
 All numbers are big-endian. Within a segment, each record's sequence is where the previous record ended. A flag never
 changes the header, the length, the checksums or the count. So you can walk from record to record without knowing the
@@ -35,7 +36,8 @@ MAGIC: Final = b"\xf1NS\x01"
 HEADER_SIZE: Final = 56
 HEADERS: Final = 1
 KEYS: Final = 2
-KNOWN_FLAGS: Final = HEADERS | KEYS
+COPY: Final = 4
+KNOWN_FLAGS: Final = HEADERS | KEYS | COPY
 
 KeyPlace = tuple[bytes, int, int]  # a key, and the first sequence and the number of the messages published with it
 

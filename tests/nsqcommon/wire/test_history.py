@@ -153,7 +153,7 @@ def test_damage_before_a_record_of_a_later_version_is_told_first(run: list[Batch
     damaged[-1] ^= 1
     later = [make_batch(it.base_sequence + 1, bodies_of(it)) for it in run]
     cutter = RecordCutter(0, later[-1].end_sequence)
-    found = list(cutter.records(bytes(damaged) + b"".join(with_flags(record(it), 4) for it in later)))
+    found = list(cutter.records(bytes(damaged) + b"".join(with_flags(record(it), 8) for it in later)))
     assert gaps(found)[0] == (0, 1, "damaged")
     assert gaps(found)[1:] == [(it.base_sequence, it.end_sequence, "newer") for it in later]
 

@@ -59,6 +59,12 @@ def everybody() -> Rights:
     return parse_rights("".join(entry(token) for token in TOKENS if token not in ("stranger", "")))
 
 
+def _roles_in(access: RequiredRole) -> str:
+    if access.and_role is not None:
+        return f"`{access.role}` and `{access.and_role}`"
+    return " or ".join(f"`{it}`" for it in (access.role, access.or_role) if it is not None) or "none"
+
+
 def expected_status(access: RequiredRole, token: str, topic: str | None) -> int:
     if access.role is None:
         return 200
@@ -66,6 +72,8 @@ def expected_status(access: RequiredRole, token: str, topic: str | None) -> int:
         return 401
     roles = token.removesuffix("-limited").split("+")
     if {access.role, access.or_role, "admin"}.isdisjoint(roles):
+        return 403
+    if access.and_role is not None and {access.and_role, "admin"}.isdisjoint(roles):
         return 403
     if token.endswith("-limited") and (access.scope is Scope.NODE or topic != OWN):
         return 403
@@ -200,7 +208,7 @@ def test_the_page_shows_the_table(nsqd: Nsqd) -> None:
     table = [
         (
             f"{route.method} {route.path}",
-            " or ".join(f"`{it}`" for it in (route.access.role, route.access.or_role) if it is not None) or "none",
+            _roles_in(route.access),
             route.access.scope.value,
         )
         for route in nsqd.app.routes

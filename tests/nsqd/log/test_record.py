@@ -7,8 +7,9 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqcommon.wire.edited_copy import CopyMark
 from nsqcommon.wire.headers import decode_headers, encode_headers
-from nsqcommon.wire.log_record import KEYS, KNOWN_FLAGS, decode_keys
+from nsqcommon.wire.log_record import COPY, KEYS, KNOWN_FLAGS, decode_keys
 from nsqd.broker.batch import Batch
 from nsqd.log.compaction.rewrite import part_of
 from nsqd.log.record import (
@@ -68,6 +69,20 @@ def test_a_flag_changes_how_messages_are_read_and_nothing_else(batch: Batch, fla
     assert scan(record, 0, batch.base_sequence, verify=True) == Scan(len(record), batch.end_sequence, Stop.END, 0)
     with pytest.raises(UnknownFlags, match=f"messages {batch.base_sequence} to"):
         decode_batch(header, record, 0)
+
+
+@pytest.mark.parametrize("key", [b"", b"edit:1"])
+def test_an_edited_copy_stays_one_however_often_it_is_written(key: bytes) -> None:
+    payload, headers = b"\0\0\0\1A", encode_headers(CopyMark("c", 1, 0, True, "me").headers())
+    batch = Batch(20, 5, 7, payload, (0, 5), 1, key, COPY, headers)
+    for _ in range(2):  # compaction reads it, and writes it again
+        record = record_of(batch)
+        header = decode_header(record, 0)
+        assert header is not None
+        found = decode_batch(header, record, 0)
+        assert found is not None
+        assert (found.flags, found.key, found.copy_mark().channel) == (COPY, key, "c")
+        batch = found
 
 
 @given(batches(), st.data())

@@ -48,6 +48,18 @@ def test_a_range_of_sequences_into_another_topic(nsqd: Nsqd, topic: str) -> None
     eventually(lambda: stored(nsqd, f"{topic}-2") == numbers(4, 3))
 
 
+def test_an_edited_copy_is_left_out(nsqd: Nsqd, topic: str) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    publish(nsqd, topic, *numbers(2))
+    for sequence in (0, 2):
+        nsqd.post(f"/channel/edit?topic={topic}&channel=c&sequence={sequence}", b"edited")
+    summary = replay(nsqd, topic, f"--destination-topic={topic}-2")
+    assert (summary["published"], summary["unreadable"], summary["complete"]) == (2, 0, True)
+    eventually(lambda: stored(nsqd, f"{topic}-2") == numbers(2))
+    assert stored(nsqd, topic) == numbers(2)
+
+
 def test_into_the_same_topic_it_comes_to_an_end(nsqd: Nsqd, topic: str) -> None:
     publish(nsqd, topic, *numbers(5))
     assert replay(nsqd, topic, f"--destination-topic={topic}", "--batch-size=2")["published"] == 5

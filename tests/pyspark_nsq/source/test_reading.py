@@ -83,6 +83,20 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
         assert rows == [{"sequence": 0, "body": None, "gap": {"end": 10, "reason": "vanished"}}]
 
 
+def test_an_edited_copy_is_no_event(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", KEPT) as nsqd:
+        nsqd.post("/topic/create?topic=orders")
+        nsqd.post("/channel/create?topic=orders&channel=c")
+        for number in range(3):
+            publish(nsqd, "orders", numbered(1, start=number))
+            nsqd.post(f"/channel/edit?topic=orders&channel=c&sequence={2 * number}", b"edited")
+        options, head = planned(nsqd)
+        assert head.next == 6
+        for first, wanted in ((0, [0, 2, 4]), (5, [])):
+            batches = read_ranges((Range(head.lane, head.address, first, 6),), options, SCHEMA)
+            assert [it for batch in batches for it in batch["sequence"].to_pylist()] == wanted
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PATIENCE", 0.3)
