@@ -88,7 +88,7 @@ def test_what_matches_is_cancelled_after_its_number_was_typed_and_never_delivere
     page.click("#dialog button.danger")
     page.wait_for_text("9 messages cancelled.", "#dialog")
     page.click_text("Close", "#dialog a")
-    page.wait_for_text("among all that is deferred", "main")
+    page.wait_for_text("No matches.", "#messages")
     page.open(OTHER)
     page.run("document.querySelector('input[name=pick]').click()")
     page.click_text("Move to a time…")
