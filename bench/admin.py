@@ -1,4 +1,6 @@
-"""nsqadmin with a big cluster: the time of a page, the cost of live updates with and without viewers, and memory."""
+"""nsqadmin with a big cluster: the time of a page, the cost of live updates with and without viewers, and memory.
+
+And with workers that report a thousand jobs a second: what that costs, with and without a look at the page of jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.brokers import Broker, running_daemon
+from bench.brokers import Broker, nsqd_factory, running_daemon
+from bench.builds import Build
 from bench.ports import take_port
 from bench.processes import processor_share, resident_megabytes, wait_until
-from bench.report import Benchmark, Row, at_most
+from bench.report import Benchmark, Row, at_least, at_most
 from bench.settings import Settings
 from bench.work import HOST, Work, say, started
 from scripts.command_line import option
@@ -27,6 +30,7 @@ from scripts.command_line import option
 START_LIMIT: Final = 60.0
 PAGES: Final = ("/", "/topics", "/topics/topic-7", "/topics/topic-7/channel-0", "/nodes")
 VIEWERS: Final = 50
+_REACHABLE: Final = ("--broadcast-address=127.0.0.1",)  # nsqadmin connects to listen to reports
 
 
 @dataclass(kw_only=True)
@@ -36,6 +40,7 @@ class AdminSettings(Settings):
     channels: int = option(3, "channels of each topic")
     lively: str = option("0.1,1", "share of the topics whose numbers change", word="SHARE,...")
     seconds: float = option(30.0, "length of each measurement")
+    jobs: int = option(1000, "jobs a second that workers report; 0: leave that out")
 
 
 def run(settings: AdminSettings, work: Work) -> list[Row]:
@@ -43,7 +48,65 @@ def run(settings: AdminSettings, work: Work) -> list[Row]:
     for lively in (float(it) for it in settings.lively.split(",")):
         with work.new_folder("admin") as folder:
             rows += _measured(settings, folder, lively)
+    if settings.jobs:
+        with work.new_folder("admin") as folder, nsqd_factory(work, Build.PURE, _REACHABLE)() as nsqd:
+            rows += _with_jobs(settings, folder, nsqd)
     return rows
+
+
+def _with_jobs(settings: AdminSettings, folder: Path, nsqd: Broker) -> list[Row]:
+    name, port = f"{settings.jobs:,} jobs/s", take_port()
+    nsqd.post("/topic/create?topic=jobs-1", b"")
+    nsqd.post("/channel/create?topic=jobs-1&channel=jobs", b"")
+    command = [sys.executable, "-m", "nsqadmin", f"--http-address={HOST}:{port}"]
+    command += [f"--nsqd-http-address={HOST}:{nsqd.http_port}"]
+    workers = [sys.executable, "-m", "bench.admin_jobs", str(nsqd.tcp_port), str(settings.jobs)]
+    with running_daemon(command, Broker(port, port), folder / "log") as pid:
+        wait_until(partial(_has_sampled, port, 1), START_LIMIT, "nsqadmin has sampled everything", 0.5)
+        before = processor_share(pid, settings.seconds)
+        with started(workers, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # it has published what waits, and reports
+            wait_until(partial(_has_jobs, port), START_LIMIT, "nsqadmin has heard of jobs", 0.5)
+            heard, began = _jobs_heard(port), time.monotonic()
+            alone = processor_share(pid, settings.seconds)
+            heard, began = _jobs_heard(port) - heard, time.monotonic() - began
+            with _looking(port, "/jobs"):
+                looked_at = processor_share(pid, settings.seconds)
+        resident = resident_megabytes(pid, "VmHWM")
+    say(f"{name}: {before:.1f} % before, {alone:.1f} % reported, {looked_at:.1f} % with /jobs open, {resident:.0f} MB")
+    return [
+        Row(f"{name}: heard", "jobs/s", (heard / began,), at_least(settings.jobs * 0.9)),
+        Row(f"{name}: nobody looks, more than without", "% of a core", (alone - before,), at_most(10)),
+        Row(f"{name}: /jobs is open", "% of a core", (looked_at,), at_most(25)),
+        Row(f"{name}: peak resident", "MB", (resident,), at_most(300)),
+    ]
+
+
+def _jobs_heard(port: int) -> int:
+    return sum(map(int, re.findall(rb"^nsq_job_runs_total{.*} (\d+)$", _get(port, "/metrics"), re.MULTILINE)))
+
+
+def _has_jobs(port: int) -> bool:
+    return b"\nnsq_job_runs_total{" in _get(port, "/metrics")
+
+
+@contextmanager
+def _looking(port: int, path: str) -> Iterator[None]:
+    """Fetch a page every five seconds, as a browser does that shows it."""
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(5.0):
+            _get(port, path)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _measured(settings: AdminSettings, folder: Path, lively: float) -> list[Row]:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from time import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -28,6 +29,12 @@ from nsqadmin.http.app import Route, application
 from nsqadmin.http.config import Settings
 from nsqadmin.http.live import Hub
 from nsqadmin.http.login import Access, read_policy
+from nsqadmin.jobs import endpoints as job_endpoints
+from nsqadmin.jobs.instances import Finder
+from nsqadmin.jobs.listening import Listener
+from nsqadmin.jobs.run_book import RunBook
+from nsqadmin.jobs.service import Jobs
+from nsqadmin.jobs.survey import Surveyor
 from nsqadmin.messages import endpoints, group_endpoints, selection_endpoints
 from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
@@ -114,6 +121,10 @@ async def _live_services(
     sampler.on_snapshot(hub.send_snapshot)
     activity.on_activity(sampler.note_activity)
     activity.on_activity(hub.send_activity)
+    runs = RunBook(time)
+    listener = Listener(runs.observe)
+    sampler.on_snapshot(listener.see)
+    nursery.start_soon(listener.run)
     if settings.options.notification_http_endpoint:  # its HTTP client loads certificates, half the startup time
         nursery.start_soon(notifier.run)
     if path := settings.options.history_file:
@@ -122,15 +133,17 @@ async def _live_services(
         series_file.load(path, **kept)
         nursery.start_soon(series_file.keep, path, kept)
     await nursery.start(sampler.run)
+    messages = Messages(
+        upstream, sampler, _masking_of(settings.options), activity, all_see_payload=policy.shows_payload_to_all
+    )
     return Services(
         settings=settings,
         view=sampler,
         policy=policy,
         queries=queries,
         executor=Executor(queries, activity, notifier, lost_by=lambda action: messages_lost(sampler.snapshot, action)),
-        messages=Messages(
-            upstream, sampler, _masking_of(settings.options), activity, all_see_payload=policy.shows_payload_to_all
-        ),
+        messages=messages,
+        jobs=Jobs(sampler, Surveyor(upstream, messages.reader), runs, listener),
         policies=PolicyQuestions(upstream),
         groups=GroupQuestions(upstream),
         sampler=sampler,
@@ -156,6 +169,8 @@ def routes_of(services: Services) -> list[Route]:
     if services.messages is not None:
         routes += endpoints.routes(services.messages, services.view)
         routes += selection_endpoints.routes(services.messages, services.view)
+    if services.jobs is not None and services.messages is not None:
+        routes += job_endpoints.routes(services.jobs, Finder(services.jobs, services.messages))
     if services.messages is not None and services.groups is not None:
         routes += group_endpoints.routes(services.messages, services.groups, services.view)
     return routes

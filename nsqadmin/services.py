@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident_book import Book
     from nsqadmin.http.config import Settings
     from nsqadmin.http.live import Hub
+    from nsqadmin.jobs.service import Jobs
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
     from nsqadmin.upstream.groups import GroupQuestions
@@ -34,6 +35,7 @@ class Services:
     queries: Queries | None = None
     executor: Executor | None = None
     messages: Messages | None = None
+    jobs: Jobs | None = None
     policies: PolicyQuestions | None = None
     groups: GroupQuestions | None = None
     sampler: Sampler | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.http.app import Handler, Route
-from nsqadmin.http.responses import json_answer
+from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import (
     action,
     activity,
@@ -19,6 +19,8 @@ from nsqadmin.pages import (
     incident,
     incident_mark,
     incidents,
+    job,
+    jobs,
     lookup,
     message,
     node,
@@ -29,6 +31,7 @@ from nsqadmin.pages import (
     replay,
     selected_message,
     selection_plan,
+    task,
     topic,
     topics,
     undone,
@@ -48,6 +51,9 @@ _PAGES: Final = (
     topic,
     channel,
     consumers,
+    jobs,
+    task,
+    job,
     nodes,
     forget,
     drain,
@@ -75,8 +81,15 @@ def routes(services: Services) -> list[Route]:
 
     async def find(request: Request) -> Response:
         """Return the palette's results for `q=`."""
-        snapshot = await painter.picture(request)
-        found = jump.find(snapshot, painter.links, request.query_params.get("q", ""))
+        snapshot, text = await painter.picture(request), request.query_params.get("q", "")
+        identity, jobs = identity_of(request), services.jobs
+        found = jump.find(
+            snapshot,
+            painter.links,
+            text,
+            tasks=jobs.names(identity) if jobs is not None else (),
+            jobs=jobs.with_id(text.strip(), identity) if jobs is not None else (),
+        )
         return json_answer({"found": [{"name": it.name, "kind": it.kind, "href": it.href} for it in found]})
 
     return [

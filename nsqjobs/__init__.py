@@ -9,5 +9,6 @@ Shared modules:
     delays longer than nsqd accepts        delays.py
     when to touch a worker's messages      touching.py
     a queue's counts, over HTTP            counts.py
+    reports about runs (`report=True`)     reporting.py
     for workers made of threads            link.py, held.py
 """

@@ -49,6 +49,14 @@ class HeldMessage:
     def attempts(self) -> int:
         return self._message.attempts
 
+    @property
+    def id(self) -> str:
+        return self._message.id
+
+    @property
+    def topic(self) -> str:
+        return self._message.topic
+
     def claim(self) -> bool:
         """Claim the message. Return False if another thread has it, or its connection is gone."""
         return self._message.answered != "lost" and self._claimed.acquire(blocking=False)

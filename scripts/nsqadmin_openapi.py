@@ -23,6 +23,7 @@ from nsqadmin.cluster import model
 from nsqadmin.cluster.message_groups import MessageGroup
 from nsqadmin.cluster.recording import members_of
 from nsqadmin.diagnosis.incident import Mark, Numbers, Turn
+from nsqadmin.jobs import arguments, instances, tasks
 from nsqadmin.messages import (
     buried,
     buried_actions,
@@ -77,7 +78,7 @@ _RECORDS: Final[tuple[type, ...]] = (
     messages.Redelivered,
     buried.NodeSummary,
     buried.NodeReason,
-    buried.Job,
+    buried.Operation,
     buried_actions.Share,
     selection_plan.LeftOut,
     buried_actions.Taken,
@@ -88,6 +89,9 @@ _RECORDS: Final[tuple[type, ...]] = (
     deferred_actions.Recalled,
     group_actions.GroupShare,
     group_actions.GroupChanged,
+    tasks.QueueRow,
+    arguments.Arguments,
+    instances.Moment,
     Undone,
     Mark,
     Turn,

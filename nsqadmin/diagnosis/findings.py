@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from nsqadmin.cluster.internal import is_internal
 from nsqadmin.cluster.model import TAIL_PREFIX, Finding, Severity, Snapshot, Topic
 from nsqadmin.diagnosis.case import Case, Trends
 from nsqadmin.diagnosis.channels import about_channel
@@ -27,7 +28,12 @@ def diagnose(snapshot: Snapshot, trends: Trends, upkeep: Upkeep | None = None) -
         *(finding for lookupd in snapshot.lookupds for finding in about_lookupd(lookupd)),
     ]
     found = [
-        *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),
+        *(
+            finding
+            for topic in snapshot.topics
+            if not is_internal(topic.name)
+            for finding in _about(topic, snapshot, trends)
+        ),
         *(_weighed(finding, snapshot) for finding in of_nodes),
     ]
     return tuple(sorted((upkeep or Upkeep()).follow(found, snapshot), key=_order))

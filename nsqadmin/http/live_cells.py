@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Value = float | int | str | None
 Cells = dict[str, Value]
 
-SCOPES: Final = ("overview", "topics", "nodes", "consumers", "lookup", "counter")
+SCOPES: Final = ("overview", "topics", "nodes", "consumers", "jobs", "lookup", "counter")
 _WITH_NAME: Final = ("topic", "channel", "node")
 _TOP: Final = 40  # topics; the overview's lists are never longer
 

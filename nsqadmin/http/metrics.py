@@ -11,6 +11,7 @@ from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.model import Channel, Severity, Topic
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, text_answer
+from nsqadmin.jobs.run_book import percentile
 from nsqcommon.prometheus import CONTENT_TYPE, Metric, Sample, counter, exposition, gauge
 from nsqcommon.version import NSQ_VERSION, suite_version
 
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
     from nsqadmin.cluster.model import Snapshot
     from nsqadmin.diagnosis.incident import Open
+    from nsqadmin.jobs.run_book import TaskRuns
     from nsqadmin.services import Services
 
     OfTopics = Sequence[tuple[Topic, Mapping[str, str]]]  # with their labels
     OfChannels = Sequence[tuple[Channel, Mapping[str, str]]]
 
+_QUANTILES: Final = (0.5, 0.95)
 _OF_TOPICS: Final = [(f"nsq_topic_{it.metric}", it.help, it.read) for it in measures_of(Topic) if it.metric]
 _OF_CHANNELS: Final = [(f"nsq_channel_{it.metric}", it.help, it.read) for it in measures_of(Channel) if it.metric]
 _MEASURED_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], float | None]], ...]] = (
@@ -100,6 +103,8 @@ class _Monitoring:
             ),
             incident_metric(self._services.incidents.seen_by(identity)),
         ]
+        if (jobs := self._services.jobs) is not None and jobs.book.has_reports:
+            own += job_metrics(jobs.runs(identity), dropped=jobs.book.dropped)
         body = exposition(
             [*own, *cluster_metrics(snapshot), *topic_metrics(topics), *condition_metrics(snapshot, identity.sees)]
         )
@@ -137,6 +142,30 @@ def cluster_metrics(snapshot: Snapshot) -> list[Metric]:
                 ),
             ],
         ),
+    ]
+
+
+def job_metrics(runs: Iterable[TaskRuns], *, dropped: int) -> list[Metric]:
+    """Return what workers report, by topic and task: at most as many as `RunBook` keeps."""
+    known = [(it, {"topic": it.topic, "task": it.name}) for it in runs]
+    ended = [
+        Sample(float(count), {**at, "state": state})
+        for it, at in known
+        for state, count in (("succeeded", it.succeeded), ("failed", it.failed), ("retrying", it.retried))
+    ]
+    times = [
+        Sample(value / 1000, {**at, "quantile": f"{share:g}"})
+        for it, at in known
+        for share in _QUANTILES
+        if (value := percentile(it.times, share)) is not None
+    ]
+    return [
+        counter("nsqadmin_job_reports_dropped_total", "Reports about jobs that workers could not send.", dropped),
+        Metric(
+            "nsq_job_runs_total", "counter", "Runs that workers have reported since nsqadmin listens.", tuple(ended)
+        ),
+        _many("nsq_job_running", "Jobs that run now, as workers report.", [(it.running, at) for it, at in known]),
+        Metric("nsq_job_seconds", "gauge", "Run time of the last 512 runs that succeeded.", tuple(times)),
     ]
 
 

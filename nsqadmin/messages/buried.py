@@ -28,7 +28,7 @@ _DIGITS: Final = 19  # of a sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Operation:
     """A kick or discard that a node is working on, or its last finished one."""
 
     verb: str
@@ -49,7 +49,7 @@ class Job:
     def seconds_left(self) -> float | None:
         return self.left / self.rate if self.left is not None and self.rate else None
 
-    def seen(self, sight: Sight) -> Job:
+    def seen(self, sight: Sight) -> Operation:
         return replace(self, reason=sight.shown(self.reason))
 
 
@@ -67,8 +67,8 @@ class NodeSummary(NodeCount):
 
     reasons: tuple[NodeReason, ...] = ()
     others: int = 0  # messages with reasons that aren't listed
-    job: Job | None = None  # running
-    ended: Job | None = None  # the last finished one
+    job: Operation | None = None  # running
+    ended: Operation | None = None  # the last finished one
     kick: int = 0  # number of the last kick, while it can be undone; 0: there is none
     room: int | None = None  # how many messages a kick can return without force; None: any number
 
@@ -134,7 +134,7 @@ class BuriedSummary(Summary[NodeSummary]):
         )
 
     @property
-    def under_way(self) -> tuple[tuple[str, Job], ...]:
+    def under_way(self) -> tuple[tuple[str, Operation], ...]:
         return tuple((it.node, it.job) for it in self.answered if it.job is not None)
 
 
@@ -229,14 +229,14 @@ def kick_in(raw: Any) -> int:
     return whole_in(raw.get("kick") or 0)
 
 
-def job_in(raw: Any) -> Job | None:
+def job_in(raw: Any) -> Operation | None:
     """Parse a job. Raise KeyError, TypeError, ValueError."""
     if raw is None:
         return None
     rate = raw["rate"]
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < _HIGHEST:
         raise TypeError(f"{type(rate).__name__} is no rate")
-    return Job(
+    return Operation(
         verb=text_in(raw["verb"]),
         done=whole_in(raw["done"]),
         limit=whole_in(raw["limit"]),

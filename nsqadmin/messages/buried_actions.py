@@ -16,7 +16,7 @@ from nsqadmin import numbers
 from nsqadmin.access import Right
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Severity
-from nsqadmin.messages.buried import Job, job_in, kick_in
+from nsqadmin.messages.buried import Operation, job_in, kick_in
 from nsqadmin.messages.lists import BadRequest, Sight, whole_in
 from nsqadmin.messages.selection_plan import (
     FEW,
@@ -118,7 +118,7 @@ class Share:
 class Taken(NodeResult):
     """The progress of one node so far."""
 
-    job: Job | None = None  # does the rest, or was stopped
+    job: Operation | None = None  # does the rest, or was stopped
     kick: int = 0  # number for undoing a kick; 0: can't be undone
 
     def seen(self, sight: Sight) -> Taken:
@@ -202,7 +202,7 @@ class BuriedPlan(SelectionPlan[Share, Taken]):
         return tuple(f"{it.kick}@{it.node}" for it in results if it.kick and it.done)
 
 
-def _running(job: Job) -> str:
+def _running(job: Operation) -> str:
     return "running" + (f", {numbers.rate(job.rate)}" if job.rate else "")
 
 
@@ -211,7 +211,7 @@ def _counted(done: int, past: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobsAtNode:
+class OperationsAtNode:
     """A node to ask about a kick, or about all its running jobs."""
 
     node: str
@@ -220,7 +220,7 @@ class JobsAtNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UndoPlan(SelectionPlan[JobsAtNode, Taken]):
+class UndoPlan(SelectionPlan[OperationsAtNode, Taken]):
     """The consequences of undoing kicks: unconsumed messages are buried again. `asked` is the number kicked."""
 
     @property
@@ -231,7 +231,7 @@ class UndoPlan(SelectionPlan[JobsAtNode, Taken]):
     def title(self) -> str:
         return f"Undo the kick of {self.topic}/{self.channel}"
 
-    def conversation(self, share: JobsAtNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
+    def conversation(self, share: OperationsAtNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
         taken, request = Taken(node=share.node, asked=0), [*self.named, ("kick", share.kick)]
         told = json.loads((yield taken, NodeRequest("/channel/kick/undo", request)))
         asked, done = whole_in(told["kicked"]), whole_in(told["buried"])
@@ -259,7 +259,7 @@ class UndoPlan(SelectionPlan[JobsAtNode, Taken]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopPlan(SelectionPlan[JobsAtNode, Taken]):
+class StopPlan(SelectionPlan[OperationsAtNode, Taken]):
     """Ends every running kick and discard. A node without one has no `job` in its result."""
 
     @property
@@ -270,7 +270,7 @@ class StopPlan(SelectionPlan[JobsAtNode, Taken]):
     def title(self) -> str:
         return f"Stop kicks and discards of {self.topic}/{self.channel}"
 
-    def conversation(self, share: JobsAtNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
+    def conversation(self, share: OperationsAtNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
         taken = Taken(node=share.node, asked=0)
         job = job_in(json.loads((yield taken, NodeRequest("/channel/jobs/stop", self.named)))["job"])
         return replace(taken, asked=job.limit if job else 0, done=job.done if job else 0, job=job)
@@ -286,14 +286,14 @@ class StopPlan(SelectionPlan[JobsAtNode, Taken]):
         return "nothing was running" if result.job is None else "stopped"
 
 
-def _stopped(taken: Taken, job: Job) -> str:
+def _stopped(taken: Taken, job: Operation) -> str:
     past = Verb(job.verb).past if job.verb in tuple(Verb) else job.verb
     of = f" of {taken.asked:,}" if taken.asked else ""
     return f"{taken.done:,}{of} {past} on {taken.node}, the others stay buried"
 
 
 def stop_plan(channel: Channel) -> StopPlan:
-    parts = tuple(JobsAtNode(node=row.node) for row in channel.nodes)
+    parts = tuple(OperationsAtNode(node=row.node) for row in channel.nodes)
     return StopPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
 
@@ -302,7 +302,7 @@ def undo_plan(channel: Channel, words: Iterable[str]) -> UndoPlan:
     kicks = parse_kicks(words)
     if unknown := {node for node, _ in kicks} - {row.node for row in channel.nodes}:
         raise BadRequest(f"no node of this channel has the address {min(unknown)[:100]}")
-    parts = tuple(JobsAtNode(node=node, kick=kick) for node, kick in kicks)
+    parts = tuple(OperationsAtNode(node=node, kick=kick) for node, kick in kicks)
     return UndoPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
 

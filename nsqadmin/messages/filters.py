@@ -147,6 +147,11 @@ def parse_filter(text: str) -> Filter:
     return Filter(conditions=tuple(conditions))
 
 
+def by_header(name: str, value: str) -> Filter:
+    """Return the filter for messages with this value in a header. As text, it may have no quotes."""
+    return Filter(conditions=(Comparison((name,), "=", value, of_header=True),))
+
+
 def _condition(found: re.Match[str]) -> Comparison:
     path = found["path"]
     value = found["quoted"] if found["quoted"] is not None else found["bare"]

@@ -194,7 +194,7 @@ class Reader:
         arguments = f"topic={quote_plus(topic)}&channel={quote_plus(channel)}&limit={limit}"
         try:
             raw = await self._upstream.get_json(log.node, f"/channel/position?{arguments}")
-            attempts = _waiting(raw)
+            attempts = waiting_in(raw)
             size = 0
             for first, end in runs_of(attempts):
                 async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}{of_log(log.log)}")) as lines:
@@ -378,7 +378,7 @@ def next_in(line: dict[str, Any]) -> int:
         raise _unreadable(error) from error
 
 
-def _waiting(raw: Any) -> dict[int, int]:
+def waiting_in(raw: Any) -> dict[int, int]:
     """Return how often each waiting message was attempted, by sequence."""
     try:
         return {_whole(sequence): _whole(count) for sequence, count in raw["waiting"]}

@@ -48,6 +48,12 @@ async def refusal_page(
     return error_page(painter, request, await painter.picture(request), failure, status=error.status)
 
 
+async def missing_job(painter: Painter, request: Request, title: str, text: str) -> Response:
+    """Show that there is no such job or task."""
+    failure = Failure(title=title, text=text, links=(("Jobs", painter.links.to("/jobs")),))
+    return error_page(painter, request, await painter.picture(request), failure)
+
+
 def missing(painter: Painter) -> Handler:
     """Return the handler for unknown paths."""
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
+from nsqadmin.cluster.internal import is_internal
 from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Channel,
@@ -124,7 +125,7 @@ class Overview:
 
 def overview(snapshot: Snapshot, incidents: tuple[Open, ...], series_of: SeriesOf, links: Links) -> Overview:
     attention, _, _ = in_view(incidents)
-    channels = [channel for topic in snapshot.topics for channel in topic.channels]
+    channels = [it for topic in snapshot.topics if not is_internal(topic.name) for it in topic.channels]
     draining = [channel for channel in channels if channel.drain_time]
     unknown = unknown_part(snapshot)
     shown = listing(incidents, links, most=MOST_CARDS)

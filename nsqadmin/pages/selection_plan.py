@@ -16,6 +16,7 @@ from nsqadmin.messages import buried_actions, deferred_actions, group_actions
 from nsqadmin.messages.buried_actions import DEFAULT_RATE, Verb, Wanted, parse_picks, parse_rate, stop_plan, undo_plan
 from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, parse_when
 from nsqadmin.messages.endpoints import MOST_BODY, filter_of, selection_of
+from nsqadmin.messages.filters import by_header
 from nsqadmin.messages.group_actions import GroupVerb, GroupWanted, parse_group, plan_group, undo_bury_plan
 from nsqadmin.messages.lists import BadRequest
 from nsqadmin.pages.error import refusal_page
@@ -161,10 +162,25 @@ class _BuriedForm:
     async def planned(
         self, request: Request, messages: Messages, channel: Channel, values: Values
     ) -> tuple[SelectionPlan[Any, Any], str]:
-        return await messages.buried.plan(channel, self._wanted(values), identity_of(request)), ""
+        ids = await self._all_of_task(request, messages, channel, values)
+        return await messages.buried.plan(channel, self._wanted(values, ids), identity_of(request)), ""
 
-    def _wanted(self, values: Values) -> Wanted:
-        ids, force = parse_picks(values.get("pick", ())), first_of(values, "force") == "true"
+    async def _all_of_task(
+        self, request: Request, messages: Messages, channel: Channel, values: Values
+    ) -> tuple[tuple[str, str], ...]:
+        """Return all buried jobs of the task that the form names; none, if it means selected messages."""
+        task = first_of(values, "task")
+        if not task or "all" not in values or self._verb is not Verb.KICK:
+            return ()
+        require(request, Right.PAYLOAD, channel.topic)  # only then the user may know which jobs these are
+        ids = await messages.buried.matching(channel, identity_of(request), by_header("job-name", task))
+        if not ids:
+            reason = "No job of this task is buried on the nodes that answer."
+            raise HttpError(404, "NOTHING_FOUND", details={"reason": reason})
+        return ids
+
+    def _wanted(self, values: Values, ids: tuple[tuple[str, str], ...] = ()) -> Wanted:
+        ids, force = ids or parse_picks(values.get("pick", ())), first_of(values, "force") == "true"
         if ids:
             return Wanted(verb=self._verb, ids=ids, force=force)
         if first_of(values, "on") == "selected":

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin.cluster.internal import is_internal
 from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
 from nsqadmin.http.app import Route
 from nsqadmin.parts.filters import BadTopicFilter, TopicFilter, parse
@@ -92,6 +93,7 @@ class TopicsPage:
     total: int
     page: int
     pages: int
+    internal: int  # topics that are folded away, because only libraries use them
     deepest: int  # the largest depth of any topic, shown as a full bar
 
 
@@ -151,13 +153,14 @@ def topics_page(
 ) -> TopicsPage:
     """Return a page of the list. `sort` is one of SORT_NAMES; a leading dash puts the greatest first."""
     word = sort.removeprefix("-")
+    shown = [it for it in snapshot.topics if not is_internal(it.name)] if wanted.is_empty else snapshot.topics
     if wanted.is_empty and word in _BY_TOPIC:
-        topics = part_of(sorted_rows(snapshot.topics, _BY_TOPIC[word], sort), page, per_page=PER_PAGE)
+        topics = part_of(sorted_rows(shown, _BY_TOPIC[word], sort), page, per_page=PER_PAGE)
         # We only build rows for the topics on this page, not for ten thousand channels.
         rows = tuple(_whole_row(topic, standing) for topic in topics.rows)
         part = Part(rows=rows, page=topics.page, pages=topics.pages, total=topics.total)
     else:
-        every = [row for topic in snapshot.topics if (row := _row(topic, standing, wanted)) is not None]
+        every = [row for topic in shown if (row := _row(topic, standing, wanted)) is not None]
         part = part_of(sorted_rows(every, _row_key(word), sort), page, per_page=PER_PAGE)
     return TopicsPage(
         rows=tuple(_cut(row, sort) for row in part.rows),
@@ -165,6 +168,7 @@ def topics_page(
         total=len(snapshot.topics),
         page=part.page,
         pages=part.pages,
+        internal=len(snapshot.topics) - len(shown),
         deepest=max((topic.total_depth for topic in snapshot.topics), default=0),
     )
 
@@ -183,7 +187,9 @@ def _whole_row(topic: Topic, standing: Standing) -> TopicRow:
     state = standing.whole_topic(topic)
     worst = max(channels, key=lambda row: (row.impact, row.channel.depth), default=None)
     impact = max(standing.impact(topic.name) or _at_least(state), worst.impact if worst is not None else 0.0)
-    states = _states(state, topic.paused, topic.is_inactive)
+    states = _states(state, topic.paused, topic.is_inactive) | (
+        {"internal"} if is_internal(topic.name) else frozenset()
+    )
     return TopicRow(topic, state, topic.name, states, channels, worst, impact=impact)
 
 

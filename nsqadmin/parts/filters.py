@@ -4,7 +4,7 @@
     depth>1000  in>=50      numbers: depth, in, inflight, deferred, buried, consumers, nodes, drain, lag, requeues,
                             timeouts
     silent>0                nodes that don't answer
-    state:paused            states: paused, problem, warning, ok, inactive
+    state:paused            states: paused, problem, warning, ok, inactive, internal
     ephemeral:no            yes or no
     -test                   not this word; also for conditions: -state:ok
 
@@ -51,7 +51,7 @@ NUMBERS: Final = frozenset(
         "timeouts",
     )
 )
-STATES: Final = frozenset(("paused", "problem", "warning", "ok", "inactive"))
+STATES: Final = frozenset(("paused", "problem", "warning", "ok", "inactive", "internal"))
 
 _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,

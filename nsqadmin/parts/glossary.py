@@ -25,6 +25,14 @@ _WORDS: Final[Mapping[str, Entry]] = {
         "Channel",
         "A named queue below a topic. Each channel gets a copy of every message; the consumers of one channel share them.",
     ),
+    "job": Entry(
+        "Job",
+        "A message of a job queue such as Celery: a call of a task. The headers of the message name the task.",
+    ),
+    "running-jobs": Entry(
+        "Running",
+        "Jobs that workers have started, as they report it (report=True). Others with workers wait there for their turn.",
+    ),
     "copy": Entry(
         "Copy",
         "The node's copy of its data path in an object store (--remote), and how old the oldest change is that the store has not confirmed. If the machine is lost, another one continues with the copy.",

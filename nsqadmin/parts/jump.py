@@ -1,14 +1,16 @@
-"""The command palette's search: finds pages, topics, channels, nodes and consumers' hosts, best match first."""
+"""The command palette's search: finds pages, topics, channels, tasks, jobs, nodes and consumers' hosts, best first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Snapshot
     from nsqadmin.parts.links import Links
+    from nsqcommon.job_reports import JobEvent
 
 MOST: Final = 30
 _KINDS_LAST: Final = {"nsqd": 1, "consumer": 2}
@@ -16,6 +18,7 @@ _PAGES: Final = (
     ("Overview", "/"),
     ("Topics", "/topics"),
     ("Consumers", "/consumers"),
+    ("Jobs", "/jobs"),
     ("Nodes", "/nodes"),
     ("Lookup", "/lookup"),
     ("Activity", "/activity"),
@@ -31,9 +34,13 @@ class JumpTarget:
     href: str
 
 
-def find(snapshot: Snapshot, links: Links, text: str) -> tuple[JumpTarget, ...]:
+def find(
+    snapshot: Snapshot, links: Links, text: str, *, tasks: Iterable[str] = (), jobs: Iterable[JobEvent] = ()
+) -> tuple[JumpTarget, ...]:
+    """Return the best matches. `tasks` and `jobs` are those that the user may see; these jobs match already."""
     words = text.lower().split()
-    matching = [place for place in _places(snapshot, links) if all(word in place.name.lower() for word in words)]
+    places = chain(_places(snapshot, links), _tasks(links, tasks), _jobs(links, jobs))
+    matching = [place for place in places if all(word in place.name.lower() for word in words)]
     start = words[0] if words else ""
     if start:
         matching.sort(key=lambda place: _rank(place, start))
@@ -62,6 +69,16 @@ def _places(snapshot: Snapshot, links: Links) -> Iterator[JumpTarget]:
         yield JumpTarget(node.address, "nsqd", links.node(node.address))
     for host in sorted(_hosts(snapshot)):
         yield JumpTarget(host, "consumer", links.to("/consumers", group="none", filter=host))
+
+
+def _tasks(links: Links, names: Iterable[str]) -> Iterator[JumpTarget]:
+    return (JumpTarget(name, "task", links.to("/jobs/task", name=name)) for name in names)
+
+
+def _jobs(links: Links, events: Iterable[JobEvent]) -> Iterator[JumpTarget]:
+    known = {(it.topic, it.id): it for it in events}
+    for (topic, id), it in known.items():
+        yield JumpTarget(f"{id} {it.name}", "job", links.job(id, topic, it.channel))
 
 
 def _hosts(snapshot: Snapshot) -> set[str]:

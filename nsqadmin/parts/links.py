@@ -26,6 +26,12 @@ class Links:
     def incident(self, key: str, **arguments: object) -> str:
         return self.to(f"/incidents/{quote(key, safe='')}", **arguments)
 
+    def job(self, id: str, topic: str = "", channel: str = "") -> str:
+        """Return the URL of a job; without its topic, the page looks for it."""
+        if topic:
+            return self.to("/jobs/job", topic=topic, channel=channel, id=id)
+        return self.to(f"/jobs/{quote(id, safe='')}")
+
     def action(self, kind: str, **arguments: object) -> str:
         return self.to(f"/actions/{kind}", **arguments)
 

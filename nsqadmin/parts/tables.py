@@ -88,6 +88,18 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         "finished": of_the("finished"),
         "requeued": of_the("requeued"),
     },
+    "tasks": {
+        "name": of_the("name"),
+        "waiting": of_the("waiting.value"),
+        "running": of_the("running"),
+        "workers": of_the("in_flight.value"),
+        "scheduled": of_the("scheduled.value"),
+        "retrying": of_the("retrying.value"),
+        "failed": of_the("failed.value"),
+        "done": of_the("done_a_minute"),
+        "p50": of_the("p50"),
+        "p95": of_the("p95"),
+    },
     "channels": {
         **_OF_CHANNEL,
         "name": of_the("name"),

@@ -10,6 +10,7 @@
     revoke                                    revoking.py
     groups of tasks                           tasks.py, envelope.py
     places that a worker must not free early  places.py
+    reports about runs, and burying failures  reporting.py
 
 kombu has a table of transports, and only an import can extend it. The one thing that kombu loads by itself are its
 entry points for serializers, whenever Celery is imported. So `pyproject.toml` names SERIALIZER below as such an entry

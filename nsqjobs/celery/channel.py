@@ -19,6 +19,7 @@ from nsqjobs.counts import counts_of, empty
 
 if TYPE_CHECKING:
     from nsqclient import Message as Delivery
+    from nsqjobs.celery.reporting import FailedRun
     from nsqjobs.celery.routing import QueueChannel
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,14 @@ class QoS:
         self.prefetch_count = prefetch_count
         self._transport = channel.connection  # kept here, because a task may end after its channel was closed
         self._deliveries: dict[str, list[tuple[ReaderSubscription, Delivery]]] = {}
+        self._failed: dict[str, FailedRun] = {}
+
+    def fail(self, tag: str, failed: FailedRun) -> bool:
+        """Bury the message when Celery acknowledges it. Return False if it was answered before."""
+        if tag not in self._deliveries:
+            return False
+        self._failed[tag] = failed
+        return True
 
     def append(self, subscription: ReaderSubscription, delivery: Delivery, tag: str) -> bool:
         """Record a delivery. Return True if Celery has to get it."""
@@ -54,21 +63,29 @@ class QoS:
         return True
 
     def ack(self, tag: str) -> None:
+        failed = self._failed.pop(tag, None)
+        if failed is not None and not failed.is_withdrawn:
+            self._bury(tag, failed.reason)
+            return
         self._transport.finished.add(tag, monotonic())
         for subscription, delivery in self._deliveries.pop(tag, ()):
             subscription.reader.answer(subscription, delivery, delivery.finish)
 
     def reject(self, tag: str, requeue: bool = False) -> None:
+        failed = self._failed.pop(tag, None)
+        if not requeue:
+            self._bury(tag, "rejected by Celery" if failed is None else failed.reason)
+            return
         for subscription, delivery in self._deliveries.pop(tag, ()):
-            answer = (
-                partial(delivery.requeue, 0.0, backoff=False)
-                if requeue
-                else partial(delivery.bury, "rejected by Celery")
-            )
-            subscription.reader.answer(subscription, delivery, answer)
+            subscription.reader.answer(subscription, delivery, partial(delivery.requeue, 0.0, backoff=False))
+
+    def _bury(self, tag: str, reason: str) -> None:
+        for subscription, delivery in self._deliveries.pop(tag, ()):
+            subscription.reader.answer(subscription, delivery, partial(delivery.bury, reason))
 
     def restore_unacked(self) -> None:
         """Give back everything that Celery hasn't answered."""
+        self._failed.clear()
         while self._deliveries:
             _, deliveries = self._deliveries.popitem()
             for subscription, delivery in deliveries:

@@ -23,6 +23,7 @@ from nsqjobs.addresses import Endpoint, parse_url
 from nsqjobs.celery.channel import Channel, Consuming
 from nsqjobs.celery.finished import Finished
 from nsqjobs.celery.reader import Reader
+from nsqjobs.celery.reporting import OPTION, report_runs
 from nsqjobs.delays import DelayLimit
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Transport(virtual.Transport):
             config=self.endpoint.config,
             retry_timeout=float(client.transport_options.get("retry_timeout", _RETRY_TIMEOUT)),
         )
+        self._reports = bool(client.transport_options.get(OPTION))
         self._limit = DelayLimit()
         self._reader: Reader | None = None
         self._ringing: Bell | None = None
@@ -77,6 +79,8 @@ class Transport(virtual.Transport):
 
     def establish_connection(self) -> Transport:
         """Connect to an nsqd. Raise ConnectError or Unsupported."""
+        if self._reports:
+            report_runs(self.endpoint)
         self.publisher.connect()
         super().establish_connection()
         return self

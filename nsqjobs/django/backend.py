@@ -19,11 +19,12 @@ from nsqjobs.django.groups import NsqTask, group_of_task
 from nsqjobs.django.messages import due_at, encode, enqueued, headers_of
 from nsqjobs.django.priorities import Band, band_of, band_topic
 from nsqjobs.link import Link
+from nsqjobs.reporting import Reporter
 
 DEFAULT_URL: Final = "nsq://127.0.0.1:4150"
 MOST_ATTEMPTS: Final = 10  # deliveries without an answer before a message is buried: it may be killing the workers
 
-_OPTIONS: Final = frozenset({"url", "results", "priority"})
+_OPTIONS: Final = frozenset({"url", "results", "priority", "report"})
 _LENGTH_OF_ID: Final = 32
 
 
@@ -32,6 +33,7 @@ class NsqBackend(BaseTaskBackend):
 
     A queue is a topic, plus two for tasks with a priority, unless the option `priority` is False. The option `results`
     says whether to write a row for each task. The default is to write them if `nsqjobs.django` is in INSTALLED_APPS.
+    With `report`, workers bury tasks that fail, and report their runs.
     """
 
     task_class = NsqTask
@@ -55,6 +57,11 @@ class NsqBackend(BaseTaskBackend):
     @property
     def link(self) -> Link:
         return link_to(self.url)
+
+    @property
+    def reporter(self) -> Reporter | None:
+        """This process's reporter; None without the option `report`."""
+        return reporter_to(self.url) if self.options.get("report") else None
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
         """Publish a task, and return when nsqd has it, even inside a transaction that may still be rolled back.
@@ -119,3 +126,9 @@ class NsqBackend(BaseTaskBackend):
 def link_to(url: str) -> Link:
     """Return this process's link. Django makes a backend for each thread, and they share the connections."""
     return Link(parse_url(url, max_attempts=MOST_ATTEMPTS))
+
+
+@cache
+def reporter_to(url: str) -> Reporter:
+    """Return this process's reporter."""
+    return Reporter(parse_url(url))

@@ -55,6 +55,8 @@ class Worker:
             thread.join(max(until - time.monotonic(), 0.0))
         if any(thread.is_alive() for thread in self._threads):
             log.warning("worker %s gives back tasks still running after %g s", self.id, drain_timeout)
+        if self._backend.reporter is not None:
+            self._backend.reporter.close()
         self._backend.link.close()
 
     def stop(self) -> None:

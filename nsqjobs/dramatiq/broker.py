@@ -18,10 +18,12 @@ from dramatiq.errors import ConnectionClosed, ConnectionFailed, DecodeError, Que
 
 from nsqclient import ConnectError, NSQError, PublishError, PublishRejected, Stopped
 from nsqjobs.addresses import parse_url
+from nsqjobs.dramatiq.reports import Reports
 from nsqjobs.groups import GROUP, GROUP_BY, group_of, group_text
 from nsqjobs.headers import Job
 from nsqjobs.link import Link
 from nsqjobs.names import topic_name
+from nsqjobs.reporting import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,20 +41,31 @@ class NsqBroker(dramatiq.Broker):
     """A broker with topics as queues, on the nsqds in `url` (see nsqjobs/addresses.py).
 
     The first use connects. A forked process makes its own connections. Actors have the option `nsq_group_by`, and
-    messages `nsq_group` (see nsqjobs/groups.py).
+    messages `nsq_group` (see nsqjobs/groups.py). With `report`, workers report their runs (nsqjobs/reporting.py).
     """
 
     def __init__(
-        self, url: str = "nsq://127.0.0.1:4150", *, middleware: Sequence[dramatiq.Middleware] | None = None
+        self,
+        url: str = "nsq://127.0.0.1:4150",
+        *,
+        middleware: Sequence[dramatiq.Middleware] | None = None,
+        report: bool = False,
     ) -> None:
         super().__init__(middleware=None if middleware is None else list(middleware))
         self.actor_options |= {GROUP_BY}
         self.queues: set[str] = set()
-        self._link = Link(parse_url(url, max_attempts=MOST_ATTEMPTS))
+        endpoint = parse_url(url, max_attempts=MOST_ATTEMPTS)
+        self._link = Link(endpoint)
+        self._reports = Reports(Reporter(endpoint)) if report else None
+        if self._reports is not None:
+            # First in the list, so that it learns of a run's end last: after Retries.
+            self.add_middleware(self._reports, before=dramatiq.Middleware if self.middleware else None)
         self._unsent = local()
 
     def close(self) -> None:
         """Give back held messages, and disconnect."""
+        if self._reports is not None:
+            self._reports.close()
         self._link.close()
 
     # Queues
@@ -122,7 +135,11 @@ class NsqBroker(dramatiq.Broker):
             self._publish(message)
         except Exception as error:
             self._unsent.error = error
+            if self._reports is not None:
+                self._reports.not_sent()
             raise
+        if self._reports is not None:
+            self._reports.sent(message)
         self.emit_after("enqueue", message, delay)
         return message
 

@@ -16,9 +16,12 @@ from nsqjobs.addresses import parse_url
 from nsqjobs.delays import DelayLimit, give_back_early
 from nsqjobs.headers import Job
 from nsqjobs.names import CHANNEL, topic_name
+from nsqjobs.reporting import Reporter
 from nsqjobs.taskiq.deliveries import Deliveries
 from nsqjobs.taskiq.formatter import BuryingFormatter, TaskBody
 from nsqjobs.taskiq.labels import delay_of, group_of, queue_of, retries_of
+from nsqjobs.taskiq.reports import Reports
+from nsqjobs.taskiq.runs import note_sent
 
 if TYPE_CHECKING:
     from taskiq.abc.formatter import TaskiqFormatter
@@ -37,7 +40,7 @@ class NsqBroker(AsyncBroker):
     `queue` and `more_queues`. `max_in_flight` is the maximum number of tasks that nsqd gives one worker process from
     each queue: the sum of taskiq's `--max-async-tasks` and `--max-prefetch`. The URL can set this and all other options
     of NSQ's clients. Sending a task raises ConnectError if no nsqd is reachable for `send_timeout` seconds, so nsqd may
-    take that long to restart. Raises ValueError or ConfigError for an invalid URL or name.
+    take that long to restart. With `report`, workers bury tasks that fail, and report their runs. Raises ValueError or ConfigError for an invalid URL or name.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class NsqBroker(AsyncBroker):
         more_queues: Sequence[str] = (),
         max_in_flight: int = _MAX_ASYNC_TASKS,
         send_timeout: float = 10.0,
+        report: bool = False,
     ) -> None:
         super().__init__()
         # A failed task says nothing about the next one, so there is no backoff.
@@ -61,6 +65,9 @@ class NsqBroker(AsyncBroker):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._producer: aio.Producer | None = None
         self._listening: list[Deliveries] = []
+        self._reports = Reports(Reporter(self._endpoint)) if report else None
+        if self._reports is not None:
+            self.add_middlewares(self._reports)
 
     # taskiq's receiver parses messages with `broker.formatter`, and users set it.
 
@@ -83,6 +90,8 @@ class NsqBroker(AsyncBroker):
         await super().shutdown()  # first, because handlers of this event may still send tasks
         for deliveries in self._listening:
             deliveries.close()
+        if self._reports is not None:
+            await asyncio.to_thread(self._reports.close)
         self._listening.clear()
         self._producer = None
         await self._opened.aclose()
@@ -100,6 +109,7 @@ class NsqBroker(AsyncBroker):
             try:
                 shortened, marked = self._limit.shorten(delay), self._limit.marked(headers, delay)
                 await producer.publish(topic, message.message, delay=shortened, key=key, headers=marked, group=group)
+                note_sent(message.task_id)
                 return
             except PublishRejected as error:
                 if not self._limit.learn(error, delay):

@@ -25,6 +25,7 @@ from nsqjobs.touching import Touching
 
 if TYPE_CHECKING:
     from nsqclient.aio import Message
+    from nsqjobs.taskiq.runs import TaskRun
 
 log = logging.getLogger("taskiq.nsq_broker")
 
@@ -32,10 +33,11 @@ log = logging.getLogger("taskiq.nsq_broker")
 class TaskDelivery:
     """One delivery of a task's message."""
 
-    __slots__ = ("_deliveries", "message")
+    __slots__ = ("_deliveries", "message", "run")
 
     def __init__(self, message: Message, deliveries: Deliveries) -> None:
         self.message = message
+        self.run: TaskRun | None = None  # None: it hasn't begun, or nothing is reported
         self._deliveries = deliveries
 
     async def ack(self) -> None:
@@ -44,8 +46,15 @@ class TaskDelivery:
         It never waits, but it is async in other brokers, and users' receivers await it.
         """
         self._deliveries.forget(self)
+        if self._bury_failed():
+            return
         if not self.message.finish() and self.message.answered == "lost":
             log.warning("task finished after its nsqd timeout and will run again message=%s", self.message.id)
+
+    def _bury_failed(self) -> bool:
+        """Bury the message if its task has failed and that is reported."""
+        failure = self.run.failure if self.run is not None else ""
+        return bool(failure) and self.message.answered == "no" and self.message.bury(failure)
 
     def begin(self) -> None:
         """Record that the current asyncio task handles the message."""
@@ -65,6 +74,8 @@ class TaskDelivery:
         self.message.requeue(0, backoff=False, count=False)
 
     def _ended(self, task: asyncio.Task[object]) -> None:
+        if self.run is not None:
+            self.run.has_ended_early(None if task.cancelled() else task.exception())
         if self.message.answered != "no":
             return
         if task.cancelled():
@@ -75,6 +86,7 @@ class TaskDelivery:
             self.message.answer_for(error)
         else:
             self._deliveries.forget(self)
+            self._bury_failed()  # it was to acknowledge by itself
 
 
 class Deliveries:

@@ -7,7 +7,8 @@ each message in the asyncio task that handles it, so the check is here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
 
 from taskiq.abc.formatter import TaskiqFormatter
 from taskiq.labels import parse_label, prepare_label
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from taskiq import AsyncBroker, BrokerMessage, TaskiqMessage
 
     from nsqjobs.taskiq.deliveries import TaskDelivery
+
+# The delivery that the current asyncio task handles. The receiver passes neither it nor the body to middlewares.
+current_delivery: Final[ContextVar[TaskDelivery | None]] = ContextVar("current_delivery", default=None)
 
 
 class TaskBody(bytes):
@@ -65,6 +69,7 @@ class BuryingFormatter(TaskiqFormatter):
             return self.inner.loads(message)
         delivery = message.delivery
         delivery.begin()
+        current_delivery.set(delivery)
         try:
             loaded = self.inner.loads(delivery.message.body)  # orjson accepts no subclass of bytes
             _check_labels(loaded)

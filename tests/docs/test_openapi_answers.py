@@ -310,7 +310,7 @@ def test_nsqadmin_answers_as_described(nsqd: Nsqd, admin: Asker) -> None:
     fill(nsqd)
     node = f"127.0.0.1:{nsqd.http_address[1]}"
     eventually(lambda: admin.get("/api/v2/health?fresh=1").json["totals"]["deferred_count"] == 1)
-    for part in (of_nsq, looking, messages, buried, deferred, in_flight, groups, doing):
+    for part in (of_nsq, looking, messages, jobs, buried, deferred, in_flight, groups, doing):
         part(admin, node)
     assert admin.unanswered == set()
 
@@ -330,6 +330,11 @@ def fill(nsqd: Nsqd) -> None:
     messages = [(encode_headers({"nsq-group": "a"}), b"x")] * 2
     nsqd.post("/hmpub?topic=shared", commands.hmpub("shared", messages).partition(b"\n")[2][4:])
     nsqd.post("/sub?topic=shared&channel=c&lease=10m")
+    nsqd.post("/topic/create?topic=mails")
+    nsqd.post("/channel/create?topic=mails&channel=jobs")
+    job = encode_headers({"job-name": "shop.send", "job-id": "4711", "job-library": "taskiq"})
+    body = b'{"args": [1], "kwargs": {}}'
+    nsqd.post("/hmpub?topic=mails", commands.hmpub("mails", [(job, body)]).partition(b"\n")[2][4:])
 
 
 def of_nsq(admin: Asker, node: str) -> None:
@@ -398,6 +403,12 @@ def messages(admin: Asker, node: str) -> None:
     for path in ("/api/v2/replay/plan", "/api/v2/replay"):
         admin.post(path, replay)
         admin.post(path, {**replay, "first": 99, "end": 99})
+
+
+def jobs(admin: Asker, node: str) -> None:
+    admin.get("/api/v2/jobs")
+    admin.get("/api/v2/jobs/job?topic=mails&id=4711")
+    admin.get("/api/v2/jobs/job?topic=mails&id=none")
 
 
 def buried(admin: Asker, node: str) -> None:

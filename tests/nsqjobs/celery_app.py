@@ -87,6 +87,30 @@ def reject(requeue: bool = False) -> None:
     raise Reject("no use", requeue=requeue)
 
 
+@app.task(name="fail", bind=True, acks_late=True, max_retries=1)
+def fail(self: Any, text: str, *, retry: bool = False) -> None:
+    error = ValueError(text)
+    if retry:
+        raise self.retry(exc=error, countdown=0.1)
+    raise error
+
+
+@app.task(name="vanish", acks_late=True)
+def vanish() -> None:
+    """Kill the process of the pool."""
+    os.kill(os.getpid(), 9)
+
+
+@app.task(name="linger", acks_late=True, time_limit=1)
+def linger() -> None:
+    time.sleep(60)
+
+
+@app.task(name="fail_early")
+def fail_early() -> None:
+    raise ValueError("acknowledged before")
+
+
 @app.task(name="hold", bind=True, acks_late=True)
 def hold(self: Any, path: str, until: str) -> None:
     """Tell that it has begun, wait until there is a file, and tell that it is done."""

@@ -8,8 +8,12 @@ from typing import Any
 class FakeHeld:
     """Writes down how it was answered. Stands for nsqjobs.held.HeldMessage."""
 
-    def __init__(self, body: bytes) -> None:
+    topic = "mails"
+    id = "0123456789abcdef"
+
+    def __init__(self, body: bytes, *, attempts: int = 1) -> None:
         self.body = body
+        self.attempts = attempts
         self.said: list[Any] = []
 
     def finish(self) -> None:

@@ -81,6 +81,7 @@ broker = (
         os.environ["TASKIQ_URL"],
         queue=os.environ["TASKIQ_QUEUE"],
         more_queues=os.environ.get("TASKIQ_MORE", "").split(),
+        report=bool(os.environ.get("TASKIQ_REPORT")),
     )
     .with_middlewares(*middlewares, FailWhenTold())
     .with_result_backend(JournalBackend())
@@ -112,6 +113,11 @@ async def try_it(word: str, gate: str, kill: str = "", context: Context = CONTEX
     if not exists(gate):
         raise RuntimeError("not yet")
     write("ended", word)
+
+
+@broker.task("fail", retry_on_error=True, max_retries=2)
+def fail(word: str) -> None:
+    raise ValueError(f"no such order: {word}")
 
 
 @broker.task("forget", ack_type="manual")

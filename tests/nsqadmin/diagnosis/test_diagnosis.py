@@ -592,3 +592,10 @@ def test_no_verdict_improves_when_nodes_fall_silent(
     assert kinds.index(standing.whole_topic(it).kind) >= kinds.index(
         Standing(first).whole_topic(cluster.topics[0]).kind
     )
+
+
+def test_topics_between_workers_are_not_diagnosed() -> None:
+    """A mailbox of Celery often has messages and no channel, which is no problem."""
+    rows = (TopicNode(node="n1:4151", depth=37),)
+    assert found(snapshot(topic(name="mails#ephemeral", nodes=rows))) != []
+    assert found(snapshot(topic(name="reply.celery.pidbox.b4a3#ephemeral", nodes=rows))) == []

@@ -8,7 +8,7 @@ import pytest
 
 from nsqadmin.access import Right
 from nsqadmin.cluster.model import Channel, Paused
-from nsqadmin.messages.buried import BuriedSummary, Job, NodeReason, NodeSummary
+from nsqadmin.messages.buried import BuriedSummary, NodeReason, NodeSummary, Operation
 from nsqadmin.messages.buried_actions import (
     MOST_NAMED,
     VERBS,
@@ -24,7 +24,7 @@ from nsqadmin.messages.lists import BadRequest
 from tests.support.picture import channel, channel_node, client
 
 ID = "0f3c9a8e5d2b1000"
-JOB = Job(verb="kick", done=1, limit=9, rate=1.0, reason="", who="ana", started_at=0.0)
+JOB = Operation(verb="kick", done=1, limit=9, rate=1.0, reason="", who="ana", started_at=0.0)
 
 
 def on_node(node: str, count: int, **fields: Any) -> NodeSummary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.messages.buried import BuriedSummary, Job, NodeReason, NodeSummary
+from nsqadmin.messages.buried import BuriedSummary, NodeReason, NodeSummary, Operation
 from nsqadmin.messages.lists import BadRequest
 from nsqadmin.messages.masking import parse_masks
 from nsqadmin.messages.reasons import Reasons, ReasonSight
@@ -96,7 +96,7 @@ def test_where_everybody_sees_messages_nothing_is_hidden_and_addresses_have_the_
 
 
 def test_a_summary_counts_each_hidden_reason_by_itself_and_masks_what_kicks_select() -> None:
-    job = Job(verb="kick", done=1, limit=2, rate=0.0, reason=CARD, who="ana", started_at=0.0)
+    job = Operation(verb="kick", done=1, limit=2, rate=0.0, reason=CARD, who="ana", started_at=0.0)
     listed = tuple(NodeReason(reason=it, client="a", count=at) for at, it in enumerate((CARD, OTHER), 1))
     summary = BuriedSummary(nodes=(NodeSummary(node="n1", count=3, reasons=listed, job=job, ended=job),))
     here = reasons()

@@ -94,3 +94,12 @@ def test_what_a_silent_node_has_is_unknown_and_found_by_a_filter() -> None:
         ("Unknown", "Unknown"),
         ("Partly unknown", "Partly unknown"),
     ]
+
+
+def test_topics_between_workers_are_folded_away_until_one_looks_for_them() -> None:
+    mailbox = "celery.pidbox#ephemeral"
+    shown = snapshot(topic(name="mails"), topic(name=mailbox))
+    assert (names(page_of(shown)), page_of(shown).internal) == (["mails"], 1)
+    assert names(page_of(shown, sort="-state")) == ["mails"]
+    assert names(page_of(shown, "state:internal")) == [mailbox]
+    assert names(page_of(shown, "pidbox")) == [mailbox]

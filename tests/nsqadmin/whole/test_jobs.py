@@ -134,7 +134,7 @@ def test_deferred_jobs_have_their_task_and_time(queue: Jobs) -> None:
     assert abs(listed["message"]["job"]["eta"] - queue.eta) < 0.01
     query = urlencode({"topic": "mails", "channel": "jobs", "node": listed["node"], "place": place_in(page)})
     page = queue.text(f"/deferred?{query}")
-    assert '<dt>Job id</dt><dd class="mono">id-2</dd>' in page
+    assert '<dt>Job id</dt><dd class="mono"><a href="/jobs/id-2">id-2</a></dd>' in page
     assert re.search(r"in \d+m", page.partition("<dt>ETA</dt>")[2][:200])  # nine, or ten if less than half a second ago
 
 

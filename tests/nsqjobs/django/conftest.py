@@ -9,6 +9,8 @@ import django
 import pytest
 from django.conf import settings
 
+from nsqjobs.addresses import parse_url
+from nsqjobs.reporting import Reporter
 from tests.nsqjobs.link import FakeLink
 
 HAS_TASKS = find_spec("django.tasks") is not None
@@ -22,10 +24,20 @@ if not settings.configured:
         TASKS={
             "default": {"BACKEND": "nsqjobs.django.NsqBackend", "QUEUES": []},
             "forgetful": {"BACKEND": "nsqjobs.django.NsqBackend", "OPTIONS": {"results": False, "priority": False}},
+            "reporting": {"BACKEND": "nsqjobs.django.NsqBackend", "QUEUES": [], "OPTIONS": {"report": True}},
             "mistaken": {"BACKEND": "nsqjobs.django.NsqBackend", "OPTIONS": {"url": "redis://here", "colour": "red"}},
         },
     )
     django.setup()
+
+
+@pytest.fixture
+def reporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reporter]:
+    """Provide a reporter that reaches no nsqd."""
+    reporter = Reporter(parse_url("nsq://127.0.0.1:1"))
+    monkeypatch.setattr("nsqjobs.django.backend.reporter_to", lambda url: reporter)
+    yield reporter
+    reporter.close()
 
 
 @pytest.fixture

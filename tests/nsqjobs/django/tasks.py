@@ -43,6 +43,14 @@ def fail() -> None:
     raise SystemExit("no such order")
 
 
+@task(backend="reporting", queue_name="mails")
+def fail_once() -> int:
+    ran.append("fail_once")
+    if ran.count("fail_once") == 1:
+        raise ValueError("no such order")
+    return 7
+
+
 @task(backend="forgetful")
 def forget() -> None:
     ran.append("forgotten")

@@ -26,6 +26,7 @@ from tests.nsqjobs.django.tasks import (
     charge,
     charge_in_context,
     fail,
+    fail_once,
     forget,
     ran,
     refund,
@@ -275,3 +276,39 @@ def test_a_check_finds_a_queue_with_the_topic_of_another_ones_priorities() -> No
     assert error.id == "nsqjobs.E004"
     assert "tasks of mails with a priority would be in the topic of the queue mails.high" in error.msg
     assert not list(NsqBackend("it", {"QUEUES": queues, "OPTIONS": {"priority": False}}).check())
+
+
+# Reports
+
+
+def run_reported(link: FakeLink, *, attempts: int = 1) -> list[Any]:
+    held = FakeHeld(link.published[-1][1], attempts=attempts)
+    handle(cast(HeldMessage, held), backend("reporting"), "worker")
+    return held.said
+
+
+@pytest.mark.usefixtures("reporter")
+def test_a_reported_failure_is_buried_and_runs_again_when_it_is_kicked(link: FakeLink) -> None:
+    result = fail_once.enqueue()
+    assert run_reported(link) == [("bury", "ValueError: no such order")]
+    assert fail_once.get_result(result.id).status == "FAILED"
+    assert run_reported(link) == ["finish"]  # nsqd counts a kicked message's attempts from 1
+    again = fail_once.get_result(result.id)
+    assert (again.status, again.return_value, len(again.errors)) == ("SUCCESSFUL", 7, 1)
+
+
+@pytest.mark.usefixtures("reporter")
+def test_a_reported_failure_whose_answer_was_lost_is_buried_without_running(link: FakeLink) -> None:
+    fail_once.enqueue()
+    run_reported(link)
+    assert run_reported(link, attempts=2) == [("bury", "ValueError: no such order")]
+    assert ran == ["fail_once"]
+
+
+@pytest.mark.usefixtures("reporter")
+def test_a_success_whose_answer_was_lost_does_not_run_again(link: FakeLink) -> None:
+    fail_once.enqueue()
+    run_reported(link)
+    run_reported(link)
+    assert run_reported(link) == ["finish"]
+    assert ran == ["fail_once", "fail_once"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from importlib.util import find_spec
 
@@ -17,7 +18,7 @@ TASKS = {
     "default": {
         "BACKEND": "nsqjobs.django.NsqBackend",
         "QUEUES": [],  # any
-        "OPTIONS": {"url": os.environ["NSQ_URL"]},
+        "OPTIONS": {"url": os.environ["NSQ_URL"], **json.loads(os.environ.get("NSQ_OPTIONS", "{}"))},
     }
 }
 LOGGING = {

@@ -1,0 +1,263 @@
+"""What workers have reported, as far as nsqadmin keeps it: running jobs, figures by task, and the last failures.
+
+Everything is bounded: 1,000 tasks, 10,000 running jobs, 10,000 failures in 32 MiB, 2,000 ended jobs. We say what we left
+out, because a figure that misses something must not look whole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from nsqcommon.job_reports import JobEvent, JobReport, State
+
+MOST_TASKS: Final = 1_000
+MOST_FAILURES: Final = 10_000
+MOST_BYTES: Final = 32 << 20  # of the kept failures
+MOST_ENDED: Final = 2_000
+_MOST_RUNNING: Final = 10_000
+_MOST_WORKERS: Final = 5_000
+_MOST_TIMES: Final = 512  # of a task's last runs, for percentiles
+_SILENT: Final = 35.0  # seconds: a worker repeats what it runs every ten
+_WINDOW: Final = 60  # seconds of "done a minute"
+_SLOT: Final = 5
+_ENVELOPE: Final = 1_000  # bytes of a kept event without its traceback, about
+
+Key = tuple[str, str]  # topic, and a job's id or nsqd's id of a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRuns:
+    """What workers have reported about one task of one topic."""
+
+    topic: str
+    channel: str
+    name: str
+    library: str
+    succeeded: int  # since nsqadmin listens
+    failed: int
+    retried: int
+    done_a_minute: int  # ended well or badly in the last minute
+    times: tuple[float, ...]  # milliseconds of its last runs that succeeded
+    running: int
+
+
+class _Counted:
+    """The figures of one task of one topic."""
+
+    __slots__ = ("channel", "failed", "library", "retried", "slots", "succeeded", "times")
+
+    def __init__(self, event: JobEvent) -> None:
+        self.channel = event.channel
+        self.library = event.library
+        self.succeeded = self.failed = self.retried = 0
+        self.times: deque[float] = deque(maxlen=_MOST_TIMES)
+        self.slots: deque[list[int]] = deque()  # [slot, runs that ended in it]
+
+    def count(self, event: JobEvent, now: float) -> None:
+        self.channel, self.library = event.channel, event.library
+        if event.state is State.RETRYING:
+            self.retried += 1
+            return
+        if event.state is State.FAILED:
+            self.failed += 1
+        else:
+            self.succeeded += 1
+            if event.ms is not None:
+                self.times.append(event.ms)
+        slot = int(now) // _SLOT
+        if not self.slots or self.slots[-1][0] != slot:
+            self.slots.append([slot, 0])
+            self.forget_old(now)
+        self.slots[-1][1] += 1
+
+    def forget_old(self, now: float) -> None:
+        oldest = (int(now) - _WINDOW) // _SLOT
+        while self.slots and self.slots[0][0] <= oldest:
+            self.slots.popleft()
+
+
+class _Worker:
+    """A process that reports."""
+
+    __slots__ = ("dropped", "running", "seen_at")
+
+    def __init__(self) -> None:
+        self.running: dict[Key, JobEvent] = {}
+        self.seen_at = 0.0
+        self.dropped = 0
+
+
+class RunBook:
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self.version = 0  # changes with each report
+        self.unlisted = 0  # events of tasks beyond `MOST_TASKS`
+        self._wall = wall
+        self._tasks: dict[tuple[str, str], _Counted] = {}
+        self._workers: OrderedDict[str, _Worker] = OrderedDict()  # those heard of last at the end
+        self._failures: OrderedDict[int, JobEvent] = OrderedDict()
+        self._bytes = 0
+        self._number = 0
+        self._failed_at: dict[Key, list[int]] = {}  # numbers in `_failures`, by the job's id
+        self._ended: OrderedDict[Key, JobEvent] = OrderedDict()  # by the job's id
+
+    # What happens
+
+    def observe(self, report: JobReport) -> None:
+        """Note a report that has just arrived."""
+        now = self._wall()
+        self.version += 1
+        worker = self._worker(report.worker)
+        worker.seen_at, worker.dropped = now, report.dropped
+        if report.is_whole:
+            worker.running.clear()
+        for event in report.events:
+            if event.state is State.STARTED:
+                if len(worker.running) < _MOST_RUNNING:
+                    worker.running[event.topic, event.id] = event
+                self._count(event, None)
+            else:
+                worker.running.pop((event.topic, event.id), None)
+                self._count(event, now)
+                self._end(event)
+
+    def _worker(self, name: str) -> _Worker:
+        worker = self._workers.get(name)
+        if worker is None:
+            worker = self._workers[name] = _Worker()
+            if len(self._workers) > _MOST_WORKERS:
+                self._workers.popitem(last=False)
+        self._workers.move_to_end(name)
+        return worker
+
+    def _count(self, event: JobEvent, now: float | None) -> None:
+        key = event.topic, event.name
+        counted = self._tasks.get(key)
+        if counted is None:
+            if len(self._tasks) >= MOST_TASKS:
+                self.unlisted += 1
+                return
+            counted = self._tasks[key] = _Counted(event)
+        if now is not None:
+            counted.count(event, now)
+
+    def _end(self, event: JobEvent) -> None:
+        key = event.topic, event.id
+        if event.state is State.SUCCEEDED:
+            self._ended[key] = event
+            self._ended.move_to_end(key)
+            if len(self._ended) > MOST_ENDED:
+                self._ended.popitem(last=False)
+            return
+        self._number += 1
+        self._failures[self._number] = event
+        self._failed_at.setdefault(key, []).append(self._number)
+        self._bytes += _size_of(event)
+        while len(self._failures) > MOST_FAILURES or self._bytes > MOST_BYTES:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        number, event = self._failures.popitem(last=False)
+        self._bytes -= _size_of(event)
+        key = event.topic, event.id
+        numbers = self._failed_at[key]
+        numbers.remove(number)
+        if not numbers:
+            del self._failed_at[key]
+
+    # What is known
+
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._workers)
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory the failures take."""
+        return self._bytes
+
+    @property
+    def dropped(self) -> int:
+        """Events that the workers heard of could not send."""
+        return sum(it.dropped for it in self._workers.values())
+
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Yield topic and name of each task."""
+        return iter(self._tasks)
+
+    def queues(self) -> frozenset[tuple[str, str]]:
+        """Return the topics and channels whose workers report."""
+        return frozenset((topic, it.channel) for (topic, _), it in self._tasks.items())
+
+    def tasks(self) -> Iterator[TaskRuns]:
+        """Yield what was reported about each task."""
+        now = self._wall()
+        running: dict[tuple[str, str], int] = {}
+        for event in self.running():
+            key = event.topic, event.name
+            running[key] = running.get(key, 0) + 1
+        for (topic, name), it in self._tasks.items():
+            it.forget_old(now)
+            yield TaskRuns(
+                topic=topic,
+                channel=it.channel,
+                name=name,
+                library=it.library,
+                succeeded=it.succeeded,
+                failed=it.failed,
+                retried=it.retried,
+                done_a_minute=sum(count for _, count in it.slots),
+                times=tuple(it.times),
+                running=running.get((topic, name), 0),
+            )
+
+    def running(self) -> Iterator[JobEvent]:
+        """Yield the jobs that run now. Workers that have fallen silent count as gone."""
+        since = self._wall() - _SILENT
+        for worker in self._workers.values():
+            if worker.seen_at >= since:
+                yield from worker.running.values()
+
+    def running_job(self, topic: str, id: str) -> JobEvent | None:
+        return next((it for it in self.running() if it.id == id and it.topic == topic), None)
+
+    def failures(self) -> Iterator[JobEvent]:
+        """Yield the kept failures, the newest first; those that were retried, too."""
+        return reversed(self._failures.values())
+
+    def failures_of(self, topic: str, id: str) -> tuple[JobEvent, ...]:
+        """Return the kept failures of one job, the oldest first."""
+        return tuple(self._failures[number] for number in self._failed_at.get((topic, id), ()))
+
+    def success_of(self, topic: str, id: str) -> JobEvent | None:
+        return self._ended.get((topic, id))
+
+    def jobs_with(self, id: str) -> Iterator[JobEvent]:
+        """Yield the events about jobs with this id in any topic: the running ones, then ended ones."""
+        yield from (it for it in self.running() if it.id == id)
+        yield from (it for (_, of), it in self._ended.items() if of == id)
+        for (_, of), numbers in self._failed_at.items():
+            if of == id:
+                yield self._failures[numbers[-1]]
+
+
+def _size_of(event: JobEvent) -> int:
+    # Python keeps text in 1, 2 or 4 bytes a character, by its widest one.
+    text = event.traceback
+    width = 1 if text.isascii() else 4
+    return _ENVELOPE + len(text) * width
+
+
+def percentile(times: tuple[float, ...], share: float) -> float | None:
+    """Return the time below which this share of the runs ended; None without runs."""
+    if not times:
+        return None
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def top_error(errors: Mapping[str, int]) -> tuple[str, int]:
+    """Return the most frequent error and its number; "" if there is none."""
+    return max(errors.items(), key=lambda item: (item[1], item[0]), default=("", 0))

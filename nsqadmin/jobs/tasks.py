@@ -1,0 +1,219 @@
+"""One row per task, over all queues and libraries: from the snapshot, a survey of messages, and workers' reports.
+
+A number says how much it can be trusted: exact, at least (a part wasn't read), about (estimated), or unknown. Unknown is
+never 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.jobs.run_book import percentile, top_error
+from nsqadmin.jobs.survey import Kind, QueueReading
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Channel
+    from nsqadmin.jobs.run_book import TaskRuns
+
+NO_JOB: Final = ""  # the task of messages that are no jobs
+
+
+class Trust(StrEnum):
+    EXACT = "exact"
+    AT_LEAST = "at least"
+    ABOUT = "about"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number, and how much it can be trusted."""
+
+    value: int | None = 0  # None: unknown
+    trust: Trust = Trust.EXACT
+
+    def __add__(self, other: Quantity) -> Quantity:
+        trusts = (self.trust, other.trust)
+        if self.value is None or other.value is None:
+            known = self.value if self.value is not None else other.value
+            # What is known of a part is a lower bound of the whole, unless there is nothing of it.
+            return Quantity(known, Trust.AT_LEAST) if known else UNKNOWN
+        for trust in (Trust.AT_LEAST, Trust.ABOUT):
+            if trust in trusts:
+                return Quantity(self.value + other.value, trust)
+        return Quantity(self.value + other.value)
+
+
+UNKNOWN: Final = Quantity(None, Trust.UNKNOWN)
+NONE: Final = Quantity()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """A task over all queues that a user may see."""
+
+    name: str
+    libraries: tuple[str, ...]
+    queues: tuple[tuple[str, str], ...]  # topics and channels
+    waiting: Quantity
+    in_flight: Quantity  # with workers; some may not have started
+    running: int | None  # None: not reported
+    scheduled: Quantity
+    retrying: Quantity
+    failed: Quantity  # buried
+    failed_in: tuple[tuple[str, str], ...] = ()  # the queues where some are buried
+    done_a_minute: int | None = None  # None: not reported
+    p50: float | None = None  # seconds
+    p95: float | None = None
+    error: str = ""  # the most frequent one
+    error_count: int = 0
+    is_reported: bool = False
+
+    @property
+    def rank(self) -> tuple[int, int, int, str]:
+        """Orders tasks, those that need attention first."""
+        return (
+            -(self.failed.value or 0),
+            -(self.retrying.value or 0),
+            -((self.waiting.value or 0) + (self.in_flight.value or 0)),
+            self.name,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """A queue, with exact numbers of the last snapshot."""
+
+    topic: str
+    channel: str
+    waiting: int
+    in_flight: int
+    deferred: int
+    buried: int
+    silent: tuple[str, ...] = ()  # nodes with last known numbers
+
+
+@dataclass(slots=True)
+class _Sum:
+    libraries: set[str] = field(default_factory=set)
+    queues: dict[tuple[str, str], None] = field(default_factory=dict)
+    waiting: Quantity = NONE
+    in_flight: Quantity = NONE
+    scheduled: Quantity = NONE
+    retrying: Quantity = NONE
+    failed: Quantity = NONE
+    failed_in: list[tuple[str, str]] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    running: int = 0
+    done: int = 0
+    times: list[float] = field(default_factory=list)
+    is_reported: bool = False
+
+
+def queue_rows(channels: Iterable[Channel]) -> tuple[QueueRow, ...]:
+    return tuple(
+        QueueRow(
+            topic=it.topic,
+            channel=it.name,
+            waiting=it.depth,
+            in_flight=it.in_flight_count,
+            deferred=it.deferred_count,
+            buried=it.buried_count,
+            silent=it.silent,
+        )
+        for it in channels
+    )
+
+
+def task_rows(queues: Sequence[QueueReading], reported: Iterable[TaskRuns]) -> tuple[TaskRow, ...]:
+    """Return a row for each task, those that need attention first."""
+    runs = list(reported)
+    sums: dict[str, _Sum] = {}
+    names_of: dict[tuple[str, str], set[str]] = {}
+    for it in runs:
+        names_of.setdefault((it.topic, it.channel), set()).add(it.name)
+    for queue in queues:
+        names = {name for kind in queue.kinds.values() for name in kind.by_task if name != NO_JOB}
+        for name in names | names_of.get((queue.topic, queue.channel), set()):
+            _add_queue(sums.setdefault(name, _Sum()), queue, name)
+    for it in runs:
+        _add_runs(sums.setdefault(it.name, _Sum()), it)
+    return tuple(sorted((_row(name, it) for name, it in sums.items()), key=lambda row: row.rank))
+
+
+def _add_queue(it: _Sum, queue: QueueReading, name: str) -> None:
+    it.queues[queue.topic, queue.channel] = None
+    if library := queue.libraries.get(name):
+        it.libraries.add(library)
+    it.failed += _counted(queue, Kind.BURIED, name)
+    if queue.kinds[Kind.BURIED].by_task[name]:
+        it.failed_in.append((queue.topic, queue.channel))
+    it.in_flight += _counted(queue, Kind.IN_FLIGHT, name)
+    it.waiting += _estimated(queue, name)
+    deferred = _counted(queue, Kind.DEFERRED, name)
+    retrying = queue.kinds[Kind.DEFERRED].retrying[name]
+    if deferred.value is None:
+        it.scheduled += UNKNOWN
+        it.retrying += UNKNOWN
+    else:
+        it.scheduled += Quantity(deferred.value - retrying, deferred.trust)
+        it.retrying += Quantity(retrying, deferred.trust)
+    it.errors.update(queue.kinds[Kind.BURIED].errors.get(name, {}))
+
+
+def _counted(queue: QueueReading, kind: Kind, name: str) -> Quantity:
+    reading = queue.kinds[kind]
+    count = reading.by_task[name]
+    if reading.is_whole:
+        return Quantity(count)
+    return Quantity(count, Trust.AT_LEAST) if count else UNKNOWN
+
+
+def _estimated(queue: QueueReading, name: str) -> Quantity:
+    """Return how many messages of a task wait, by its share of those that were read."""
+    reading = queue.kinds[Kind.WAITING]
+    seen = reading.by_task[name]
+    if reading.read >= reading.total and reading.is_whole:
+        return Quantity(seen)
+    if not seen:
+        return UNKNOWN  # the task may be among the others
+    if not reading.is_whole:
+        return Quantity(seen, Trust.AT_LEAST)
+    return Quantity(round(reading.total * seen / reading.read), Trust.ABOUT)
+
+
+def _add_runs(it: _Sum, runs: TaskRuns) -> None:
+    it.queues[runs.topic, runs.channel] = None
+    it.libraries.add(runs.library)
+    it.is_reported = True
+    it.running += runs.running
+    it.done += runs.done_a_minute
+    it.times += runs.times
+
+
+def _row(name: str, it: _Sum) -> TaskRow:
+    times = tuple(it.times)
+    p50, p95 = percentile(times, 0.5), percentile(times, 0.95)
+    error, count = top_error(it.errors)
+    return TaskRow(
+        name=name,
+        libraries=tuple(sorted(it.libraries - {""})),
+        queues=tuple(it.queues),
+        waiting=it.waiting,
+        in_flight=it.in_flight,
+        running=it.running if it.is_reported else None,
+        scheduled=it.scheduled,
+        retrying=it.retrying,
+        failed=it.failed,
+        failed_in=tuple(it.failed_in),
+        done_a_minute=it.done if it.is_reported else None,
+        p50=p50 / 1000 if p50 is not None else None,
+        p95=p95 / 1000 if p95 is not None else None,
+        error=error,
+        error_count=count,
+        is_reported=it.is_reported,
+    )

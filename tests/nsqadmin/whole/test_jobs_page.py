@@ -1,0 +1,412 @@
+"""The pages about jobs, on two real nsqds: a queue of each state, and reports as workers send them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from nsqclient import sync
+from nsqcommon.job_reports import TOPIC, JobEvent, JobReport, State, encode
+from nsqcommon.wire.extensions import bury
+from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
+from tests.support.tools import address
+
+needs_module("starlette")
+
+HTML = "<script>alert(1)</script>"
+TRACEBACK = (
+    f'Traceback (most recent call last):\n  File "shop.py", line 7, in charge\nValueError: no such order {HTML}\n'
+)
+
+
+@dataclass
+class Shop:
+    """Tasks of four libraries in two queues."""
+
+    nodes: list[Nsqd]
+    admin: Nsqadmin
+    ids: dict[tuple[str, int], str] = field(default_factory=dict)  # nsqd's ids of messages by job id
+
+    def text(self, path: str, status: int = 200) -> str:
+        answer = self.admin.http("GET", path)
+        assert answer.status == status, answer
+        return unescape(answer.body.decode()).replace("<wbr>", "")
+
+    def tasks(self) -> dict[str, Any]:
+        return {it["name"]: it for it in self.admin.json("GET", "/api/v2/jobs").json["tasks"]}
+
+    def post(self, path: str, form: Mapping[str, str] | list[tuple[str, str]], status: int = 200) -> str:
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        answer = self.admin.http("POST", path, urlencode(form).encode(), headers=headers)
+        assert answer.status == status, answer
+        return unescape(answer.body.decode())
+
+
+def headers(library: str, name: str, id: str, retries: int = 0) -> dict[str, str]:
+    return {"job-library": library, "job-name": name, "job-id": id, "job-retries": str(retries)}
+
+
+def celery_body(*args: object, **kwargs: object) -> bytes:
+    """Return a message as kombu writes it."""
+    return json.dumps(
+        {
+            "body": json.dumps([args, kwargs, {"callbacks": None, "chain": None}]),
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "headers": {"task": "shop.charge"},
+            "properties": {"delivery_tag": "x", "delivery_info": {}},
+        }
+    ).encode()
+
+
+def plain_body(*args: object, **kwargs: object) -> bytes:
+    return json.dumps({"args": args, "kwargs": kwargs}).encode()
+
+
+def publish(node: Nsqd, topic: str, body: bytes, job: dict[str, str], delay: float | None = None) -> None:
+    with sync.producer(address(node.tcp)) as producer:
+        producer.publish(topic, body, headers=job, delay=delay)
+
+
+def event(state: State, name: str, id: str, topic: str, **more: Any) -> JobEvent:
+    known: dict[str, Any] = {
+        "library": "celery",
+        "channel": "jobs",
+        "worker": "host-1:7",
+        "started_at": time.time() - 2,
+    }
+    return JobEvent(state=state, name=name, id=id, topic=topic, **{**known, **more})
+
+
+def report(node: Nsqd, *events: JobEvent, worker: str = "host-1:7", is_whole: bool = False, dropped: int = 0) -> None:
+    body = encode(JobReport(worker=worker, events=events, is_whole=is_whole, dropped=dropped))
+    with sync.producer(address(node.tcp)) as producer:
+        producer.publish(TOPIC, body)
+
+
+@contextmanager
+def a_shop(folder: Path) -> Iterator[Shop]:
+    options = ("retention-bytes=1GB", "broadcast-address=127.0.0.1")
+    with Nsqd(folder / "one", *options) as one, Nsqd(folder / "two", *options) as two:
+        for node in (one, two):
+            for topic in ("mails", "shop"):
+                node.post(f"/topic/create?topic={topic}")
+                node.post(f"/channel/create?topic={topic}&channel=jobs")
+        where = [f"nsqd-http-address={address(node.http_address)}" for node in (one, two)]
+        with Nsqadmin(*where, "sample-interval=300ms", "discovery-interval=300ms") as admin:
+            shop = Shop([one, two], admin)
+            fill(shop)
+            eventually(lambda: len(shop.tasks()) >= 4)
+            yield shop
+            assert "Traceback" not in admin.log
+
+
+def fill(shop: Shop) -> None:
+    one, two = shop.nodes
+    publish(one, "shop", celery_body(17, currency="EUR"), headers("celery", "shop.charge", "failed-1"))
+    publish(two, "shop", celery_body(18), headers("celery", "shop.charge", "failed-2"))
+    for node, reason in ((one, f"ValueError: no such order {HTML}"), (two, "ValueError: no such order")):
+        with node.connect() as client:
+            client.identify(feature_negotiation=True, extensions=["bury"])
+            client.subscribe("shop", "jobs", ready=1)
+            (failing,) = client.messages(1)
+            client.send(bury(failing.id, reason))
+            eventually(lambda node=node: node.channel("shop", "jobs").get("buried_count") == 1)
+            shop.ids[node.tcp] = failing.id.decode()
+    publish(one, "shop", celery_body(19), headers("celery", "shop.charge", "retry-1", 2), delay=600)
+    publish(one, "mails", plain_body("ana"), headers("taskiq", "remind", "later-1"), delay=600)
+    for number in range(3):
+        publish(one, "mails", plain_body(number), headers("dramatiq", "send_receipt", f"waits-{number}"))
+    publish(two, "mails", plain_body(9), headers("django-tasks", "shop.tasks.add", "waits-9"))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with a_shop(tmp_path_factory.mktemp("shop")) as it:
+        yield it
+
+
+def exactly(value: int) -> dict[str, Any]:
+    return {"value": value, "trust": "exact"}
+
+
+def test_without_reports_the_broker_says_what_it_knows(shop: Shop) -> None:
+    eventually(lambda: shop.tasks()["shop.charge"]["failed"] == exactly(2))
+    charge = shop.tasks()["shop.charge"]
+    assert charge["retrying"] == exactly(1)
+    assert charge["scheduled"] == exactly(0)
+    assert charge["libraries"] == ["celery"]
+    assert charge["error"].startswith("ValueError: no such order")
+    remind = shop.tasks()["remind"]  # no test reports it
+    assert (remind["running"], remind["done_a_minute"], remind["p95"], remind["is_reported"]) == (
+        None,
+        None,
+        None,
+        False,
+    )
+    assert shop.tasks()["remind"]["scheduled"] == exactly(1)
+    assert shop.tasks()["send_receipt"]["waiting"] == exactly(3)
+    assert shop.tasks()["shop.tasks.add"]["waiting"] == exactly(1)
+    page = shop.text("/jobs")
+    assert page.index("shop.charge") < page.index("remind")  # the one that fails comes first
+    assert "not reported" in page
+    assert HTML not in shop.admin.http("GET", "/jobs").body.decode()
+
+
+def test_a_filter_finds_tasks_by_name_library_and_state(shop: Shop) -> None:
+    def names(path: str) -> set[str]:
+        return set(re.findall(r"/jobs/task\?name=([a-z_.]+)", shop.text(path)))
+
+    assert names("/jobs?filter=dramatiq") == {"send_receipt"}
+    assert names("/jobs?filter=shop.ch") == {"shop.charge"}
+    assert names("/jobs?state=failed") == {"shop.charge"}
+    assert names("/jobs?state=scheduled") == {"remind"}
+    assert "No task matches" in shop.text("/jobs?filter=nothing")
+
+
+def test_reports_become_running_jobs_and_run_times(shop: Shop) -> None:
+    one, two = shop.nodes
+    report(one, event(State.STARTED, "shop.heard", "runs-1", "shop"), is_whole=True)
+    failed = event(
+        State.FAILED,
+        "shop.heard",
+        "heard-1",
+        "shop",
+        ms=12.0,
+        outcome="buried",
+        error=f"ValueError: no such order {HTML}",
+        traceback=TRACEBACK,
+    )
+    done = [event(State.SUCCEEDED, "shop.heard", f"done-{it}", "shop", ms=float(it)) for it in range(1, 21)]
+    report(two, failed, *done, worker="host-2:8")
+    eventually(lambda: shop.tasks().get("shop.heard", {}).get("done_a_minute") == 21)
+    heard = shop.tasks()["shop.heard"]
+    assert heard["running"] == 1
+    assert heard["p50"] == pytest.approx(0.011)
+    assert heard["p95"] == pytest.approx(0.02)
+    assert "No worker reports" not in shop.text("/jobs")
+
+
+def test_the_reports_channel_disturbs_nobody(shop: Shop) -> None:
+    report(shop.nodes[0], event(State.SUCCEEDED, "shop.seen", "seen-1", "shop", ms=1.0))
+    eventually(lambda: "shop.seen" in shop.tasks())
+    page = shop.text("/topics")
+    assert "nsqadmin_tail_jobs" not in page
+    verdicts = json.dumps(shop.admin.json("GET", "/api/v2/diagnose").json)
+    assert "nsqjobs.outcomes" not in verdicts
+
+
+def test_a_silent_node_makes_numbers_lower_bounds_and_is_named(tmp_path: Path) -> None:
+    with a_shop(tmp_path) as shop:
+        eventually(lambda: shop.tasks()["shop.charge"]["failed"] == exactly(2))
+        assert "No worker reports its runs" in shop.text("/jobs")
+        shop.nodes[1].send_signal(signal.SIGSTOP)
+        eventually(lambda: shop.tasks()["shop.charge"]["failed"] == {"value": 1, "trust": "at least"})
+
+        eventually(lambda: shop.tasks()["remind"]["failed"] == {"value": None, "trust": "unknown"})  # not 0
+        assert address(shop.nodes[1].http_address) in json.dumps(shop.admin.json("GET", "/api/v2/jobs").json["missing"])
+        page = shop.text("/jobs")
+        assert "was not fully read" in page
+        assert "unknown" in page
+        shop.nodes[1].send_signal(signal.SIGCONT)
+
+
+# The jobs of a task
+
+
+def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
+    page = shop.text("/jobs/task?name=shop.charge")
+    for id in ("failed-1", "failed-2", "retry-1"):
+        assert f"/jobs/job?topic=shop&channel=jobs&id={id}" in page
+    assert "ValueError: no such order" in page
+    assert "Retry selected…" in page
+    at_a_rate = re.search(r'href="(/actions/kick_buried\?[^"]*reason=ValueError[^"]*order)"', page)
+    assert at_a_rate is not None
+    plan = shop.text(at_a_rate[1])
+    assert 'name="rate"' in plan
+    assert "Those whose reason has “ValueError: no such order”" in plan
+    assert "Cancel selected…" in page
+    assert HTML not in shop.admin.http("GET", "/jobs/task?name=shop.charge").body.decode()
+
+
+def test_jobs_that_workers_have_are_on_the_page_of_their_task(shop: Shop) -> None:
+    one = shop.nodes[0]
+    with one.connect() as client:
+        client.identify(client_id="mailer", hostname="host-3")
+        client.subscribe("mails", "jobs", ready=1)
+        (held,) = client.messages(1)
+        eventually(lambda: shop.tasks()["send_receipt"]["in_flight"] == exactly(1))
+        page = shop.text("/jobs/task?name=send_receipt")
+        assert "With workers (some not started)" in page
+        assert "host-3" in page
+        client.send(b"RDY 0\nREQ %b 0\n" % held.id)  # without RDY 0 it would get a message again
+        eventually(lambda: one.channel("mails", "jobs")["in_flight_count"] == 0)
+    eventually(lambda: shop.tasks()["send_receipt"]["in_flight"] == exactly(0))
+
+
+def test_a_task_that_is_unknown(shop: Shop) -> None:
+    assert "No task nothing" in shop.text("/jobs/task?name=nothing", 404)
+
+
+# One job
+
+
+def test_the_page_of_a_failed_job(shop: Shop) -> None:
+    report_failure(shop)
+    page = shop.text("/jobs/job?topic=shop&channel=jobs&id=failed-1")
+    assert "shop.charge" in page
+    assert '"currency": "EUR"' in page  # out of Celery's JSON in JSON
+    assert 'File "shop.py", line 7, in charge' in page
+    assert "Started by host-2:8" in page
+    assert "Failed after 12 ms" in page
+    assert page.index("Sent") < page.index("Started by") < page.index("Failed after")
+    assert page.index("Sent") < page.index("Buried")
+    assert "Retry now…" in page
+    assert HTML not in shop.admin.http("GET", "/jobs/job?topic=shop&id=failed-1").body.decode()
+    assert shop.text("/jobs/failed-1") == page or "shop.charge" in shop.text("/jobs/failed-1")
+
+
+def report_failure(shop: Shop) -> None:
+    failed = event(
+        State.FAILED,
+        "shop.charge",
+        "failed-1",
+        "shop",
+        started_at=time.time(),
+        worker="host-2:8",
+        ms=12.0,
+        outcome="buried",
+        traceback=TRACEBACK,
+    )
+    report(shop.nodes[0], failed, worker="host-2:8")
+    eventually(lambda: "Failed after 12 ms" in shop.text("/jobs/job?topic=shop&id=failed-1"))
+
+
+def test_a_failure_without_a_report_says_that_its_traceback_is_not_kept(shop: Shop) -> None:
+    report_failure(shop)  # so there are reports, but none of this one
+    page = shop.text("/jobs/job?topic=shop&id=failed-2")
+    assert "Traceback not kept" in page
+    assert "ValueError: no such order" in page
+    assert "No worker has reported this job" in page
+
+
+def test_a_job_is_found_by_its_id_alone(shop: Shop) -> None:
+    assert "Retrying" in shop.text("/jobs/retry-1")
+    assert "remind" in shop.text("/jobs/later-1")
+    assert "No job none-such" in shop.text("/jobs/none-such", 404)
+
+
+def test_a_job_that_is_done_can_be_run_again(shop: Shop) -> None:
+    one = shop.nodes[0]
+    publish(one, "shop", celery_body("again"), headers("celery", "shop.again", "again-1"))
+    with one.connect() as client:
+        client.subscribe("shop", "jobs", ready=1)
+        (message,) = client.messages(1)
+        client.finish(message)
+        eventually(lambda: one.channel("shop", "jobs")["in_flight_count"] == 0)
+    report(one, event(State.SUCCEEDED, "shop.again", "again-1", "shop", ms=20.0, outcome="finished"))
+    eventually(lambda: "Finished after 20 ms" in shop.text("/jobs/job?topic=shop&id=again-1"))
+    page = shop.text("/jobs/job?topic=shop&id=again-1")
+    assert "Run again…" in page
+    pick = re.search(r'name="pick" value="([^"]+)"', page)
+    assert pick is not None
+    plan = shop.post("/actions/redeliver", {"topic": "shop", "channel": "jobs", "pick": pick[1]})
+    assert "Replay 1 message of shop" in plan
+    shop.post("/actions/redeliver", {"topic": "shop", "messages": pick[1], "to": "channel:jobs"})
+    eventually(lambda: one.channel("shop", "jobs")["depth"] == 1)
+    with one.connect() as client:
+        client.subscribe("shop", "jobs", ready=1)
+        client.finish(*client.messages(1))
+        eventually(lambda: one.channel("shop", "jobs")["in_flight_count"] == 0)
+
+
+# Actions
+
+
+def test_a_failed_job_is_retried_in_three_clicks_and_runs_once(shop: Shop) -> None:
+    """From the page of jobs: the task, Retry, confirm."""
+    one = shop.nodes[0]
+    page = shop.text("/jobs/task?name=shop.charge")
+    jobs = shop.text("/jobs")
+    assert "/jobs/task?name=shop.charge" in jobs
+    assert "/actions/kick_buried?topic=shop&channel=jobs&on=selected&all=yes&task=shop.charge" in jobs
+    pick = f"{shop.ids[one.tcp]}@{address(one.http_address)}"
+    assert f'value="{pick}"' in page
+    form = {"topic": "shop", "channel": "jobs", "on": "selected", "pick": pick, "task": "shop.charge"}
+    assert "Kick 1 buried message" in shop.text(f"/actions/kick_buried?{urlencode(form)}")
+    assert one.channel("shop", "jobs").get("buried_count") == 1  # only asked
+    assert "1 message kicked" in shop.post("/actions/kick_buried", form)
+    with one.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe("shop", "jobs", ready=5)
+        (message,) = client.messages(1)
+        assert message.id.decode() == shop.ids[one.tcp]
+        client.send(bury(message.id, "ValueError: no such order"))
+        assert client.stays_silent(0.2)
+    eventually(lambda: one.channel("shop", "jobs").get("buried_count") == 1)
+
+
+def test_all_failed_jobs_of_a_task_are_retried(shop: Shop) -> None:
+    one, two = shop.nodes
+    publish(one, "shop", celery_body(), headers("celery", "shop.other", "other-1"))
+    with one.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe("shop", "jobs", ready=1)
+        client.send(bury(client.messages(1)[0].id, "KeyError: other"))
+        eventually(lambda: one.channel("shop", "jobs").get("buried_count") == 2)
+    form = {"topic": "shop", "channel": "jobs", "on": "selected", "all": "yes", "task": "shop.charge"}
+    eventually(lambda: "shop.other" in shop.tasks())
+    plan = shop.text(f"/actions/kick_buried?{urlencode(form)}")
+    assert "Kick 2 buried messages" in plan
+    picks = [("pick", it) for it in re.findall(r'name="pick" value="([^"]+)"', plan)]
+    assert len(picks) == 2
+    shop.post("/actions/kick_buried", [("topic", "shop"), ("channel", "jobs"), *picks])
+    eventually(lambda: [it.channel("shop", "jobs")["depth"] for it in (one, two)] == [1, 1])
+    assert one.channel("shop", "jobs")["buried_count"] == 1  # of the other task
+
+
+# Rights
+
+ROLES = """
+[[role]]
+name = "numbers"
+users = ["ben"]
+can = ["viewer"]
+"""
+
+
+def test_without_payload_no_task_has_a_name(tmp_path: Path) -> None:
+    (tmp_path / "roles.toml").write_text(ROLES)
+    with Nsqd(tmp_path / "nsqd", "retention-bytes=1GB", "broadcast-address=127.0.0.1") as nsqd:
+        publish(nsqd, "shop", celery_body(17), headers("celery", "shop.charge", "id-1"))
+        nsqd.post("/channel/create?topic=shop&channel=jobs")
+        report(nsqd, event(State.FAILED, "shop.secret", "id-2", "shop", traceback="secret traceback"))
+        where = f"nsqd-http-address={address(nsqd.http_address)}"
+        with Nsqadmin(where, "sample-interval=300ms", f"roles-file={tmp_path / 'roles.toml'}") as admin:
+
+            def seen(path: str) -> Any:
+                return admin.http("GET", path, headers={"x-forwarded-user": "ben"})
+
+            eventually(lambda: b"shop" in seen("/jobs").body)
+            page = seen("/jobs").body.decode()
+            assert "shop.charge" not in page
+            assert "payload" in page
+            answer = json.loads(seen("/api/v2/jobs").body)
+            assert (answer["tasks"], answer["hidden"]) == ([], ["shop"])
+            assert [it["waiting"] for it in answer["queues"]] == [1]
+            assert seen("/jobs/task?name=shop.charge").status == 404
+            assert seen("/jobs/job?topic=shop&id=id-2").status == 403
+            assert b"secret" not in seen("/jobs/id-2").body
+            assert b"shop.charge" not in seen("/jump?q=charge").body
+            assert "Traceback" not in admin.log
