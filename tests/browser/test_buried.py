@@ -56,7 +56,7 @@ def test_selected_messages_are_kicked_and_taken_back(page: Browser, two: Two, to
     page.wait_for_text("1 attempts, the last one requeued", "main")
     page.run("for (const box of [...document.querySelectorAll('input[name=pick]')].slice(0, 2)) box.click()")
     page.click_text("Kick selected…")
-    page.wait_for_text("Undo buries again what no consumer has got", "#dialog")
+    page.wait_for_text("Undo buries again those that no consumer has received", "#dialog")
     page.click("#dialog button.primary")
     page.wait_for_text("2 messages kicked", "#dialog")
     page.click_text("Undo the kick", "#dialog button")

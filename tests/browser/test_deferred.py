@@ -88,7 +88,7 @@ def test_what_matches_is_cancelled_after_its_number_was_typed_and_never_delivere
     page.click("#dialog button.danger")
     page.wait_for_text("9 messages cancelled.", "#dialog")
     page.click_text("Close", "#dialog a")
-    page.wait_for_text("among all that is deferred", "main")
+    page.wait_for_text("No matches.", "#messages")
     page.open(OTHER)
     page.run("document.querySelector('input[name=pick]').click()")
     page.click_text("Move to a time…")
@@ -120,14 +120,14 @@ def test_a_row_opens_wherever_it_is_clicked_and_nothing_can_be_done_before_somet
     assert page.run(disabled) == [True, True, True]
 
 
-def test_a_search_goes_on_in_the_same_table_and_keeps_its_hits(page: Browser, three: Three) -> None:
+def test_a_search_goes_on_in_the_same_table_and_keeps_its_matches(page: Browser, three: Three) -> None:
     count = sum(three.deferred())  # other tests take some
     page.open(f"{TAB}&filter=name&limit=20")
-    page.wait_for_text("20 hits", "#hits")
+    page.wait_for_text("20 matches", "#hits")
     pressed = "const it = document.querySelector('#go-on'); it.click(); return it.textContent"
     assert page.run(pressed) == "Stop"
     page.wait("document.querySelectorAll('#messages tr[data-row]').length === arguments[0]", count)
-    page.wait_for_text(f"{count} hits", "#hits")
+    page.wait_for_text(f"{count} matches", "#hits")
     page.wait("!document.querySelector('#go-on')")
     picks = "return new Set([...document.querySelectorAll('input[name=pick]')].map((it) => it.value)).size"
     assert page.run(picks) == count

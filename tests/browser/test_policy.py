@@ -109,7 +109,7 @@ def test_a_refused_file_is_named_where_one_looks_and_fits_a_phone(page: Browser,
     new.replace(tmp_path / "policy.toml")
     until(lambda: node.http("GET", "/config/policy").json["error"], "nsqd refuses the file")
     for path, said in (
-        ("/topics/letters/mail?tab=policy&fresh=1", "newer content refused"),
+        ("/topics/letters/mail?tab=policy&fresh=1", "new content refused"),
         (f"/nodes/{name_of(node)}?fresh=1", "refuses its policy file"),
     ):
         page.open(path)

@@ -162,7 +162,7 @@ def test_a_node_that_hangs_is_named_and_not_counted_as_zero(untouched: Two) -> N
         assert text.count(f"{name_of(hung)}</strong>") == 1  # it is said once on the page
     finally:
         hung.send_signal(signal.SIGCONT)
-    eventually(lambda: "has not told" not in untouched.text())
+    eventually(lambda: "did not report" not in untouched.text())
 
 
 def words_of(html: str) -> str:

@@ -160,7 +160,7 @@ def test_pages_and_steps_go_on_to_the_last_message(untouched: Three) -> None:
     for _ in range(5):
         text = untouched.text(path)
         seen += picks(text)
-        _, found, rest = text.partition('<div class="pager"><a class="button" href="')
+        _, found, rest = text.partition('<div class="pager"><a class="button" id="go-on" href="')
         if not found:
             break
         path = rest.partition('"')[0]

@@ -135,7 +135,7 @@ def test_the_tab_says_who_has_what_and_names_nodes_that_cannot_tell(it: Working)
         name for name in ("task-0-0", "task-0-1", "task-1-0", "task-1-1") if not any(name in row for row in rows)
     ] == []
     text = it.text()
-    assert f"{it.go}</strong>: unknown. It cannot list messages in flight: it is NSQ's nsqd" in text
+    assert f"{it.go}</strong>: unknown. It cannot list messages in flight: it is a Go nsqd" in text
     assert "2 messages in flight when last seen" in text
     raw = admin_text(it)
     assert (HTML in raw, "worker-0&lt;b&gt;&amp;é" in raw) == (False, True)
