@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Snapshot
     from nsqadmin.diagnosis.incident import Open
     from nsqadmin.services import Services
+    from nsqadmin.webhook.outbox import Outbox
 
     OfTopics = Sequence[tuple[Topic, Mapping[str, str]]]  # with their labels
     OfChannels = Sequence[tuple[Channel, Mapping[str, str]]]
@@ -79,6 +80,7 @@ class _Monitoring:
                 sampler.busy_share if sampler is not None else 0.0,
             ),
             incident_metric(self._services.incidents.seen_by(identity)),
+            *(webhook_metrics(webhook.outboxes) if (webhook := self._services.webhook) is not None else ()),
         ]
         body = exposition(
             [*own, *cluster_metrics(snapshot), *topic_metrics(topics), *condition_metrics(snapshot, identity.sees)]
@@ -131,6 +133,26 @@ def incident_metric(incidents: Iterable[Open]) -> Metric:
             for state in ("open", "acknowledged", "muted")
         ],
     )
+
+
+def webhook_metrics(outboxes: Mapping[str, Outbox]) -> list[Metric]:
+    return [
+        Metric(
+            "nsqadmin_incident_posts_total",
+            "counter",
+            "Posts about incidents: sent; failed, if they were given up; dropped, if too many waited.",
+            tuple(
+                Sample(float(count), {"receiver": name, "result": result})
+                for name, box in outboxes.items()
+                for result, count in (("sent", box.sent), ("failed", box.failed), ("dropped", box.dropped))
+            ),
+        ),
+        _many(
+            "nsqadmin_incident_posts_waiting",
+            "Posts about incidents that wait for their receiver.",
+            [(len(box), {"receiver": name}) for name, box in outboxes.items()],
+        ),
+    ]
 
 
 def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
