@@ -1,0 +1,201 @@
+"""The long scenario: nodes hang, die and come back, while a channel is stuck, others lose messages, and people mute.
+
+What happens is a list of steps, `(minute, words)`. HOUR is the short form. `drawn_steps` draws others for the long one:
+
+    python -m tests.nsqadmin.scenario --count=5 --seed=1
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from nsqadmin.cluster.model import Severity
+from nsqadmin.diagnosis.incident import Mark
+from scripts.command_line import option, read_options
+from tests.nsqadmin.steered_world import WALL, Consumer, Publisher, World
+from tests.nsqadmin.verdicts import Fault, Verdicts
+
+Steps = Sequence[tuple[float, str]]
+
+NODES: Final = 3
+POLICY: Final = (
+    '[[policy]]\ntopic = "quotes"\nchannel = "trader"\nmax_messages = 300\noverflow = "drop-oldest"\n'
+    '[[policy]]\ntopic = "ticks"\nchannel = "view"\nttl = "2m"\n'
+)
+OTHER_POLICY: Final = f'{POLICY}[[policy]]\ntopic = "elsewhere"\nttl = "1h"\n'
+# The words are those of `Scenario.faults`, or the number of a node with what happens to it.
+HOUR: Final[Steps] = (
+    (4, "stuck"),
+    (8, "1 differs"),
+    (10, "1 differs muted"),
+    (12, "1 dies"),
+    (20, "1 back"),
+    (24, "drops"),
+    (24, "expires"),
+    (29, "3 hangs"),
+    (34, "3 back"),
+    (36, "drops over"),
+    (36, "expires over"),
+    (40, "1 dies"),
+    (44, "1 back"),
+    (48, "3 hangs"),
+    (50, "nobody"),
+    (51, "nobody muted"),
+    (54, "3 back"),
+    (56, "nobody over"),
+    (58, "1 differs over"),
+    (66, "stuck over"),
+    (71, "the end"),
+)
+_SLOW: Final = 3  # messages in a tick
+_ALL: Final = 1_000_000
+
+
+class Scenario:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.verdicts = Verdicts(world)
+        self._faults: dict[str, Fault] = {}  # by the words that begin them, those that last
+        nodes = world.nodes
+        self._shipping = Consumer(nodes, "orders", "shipping", ready=20, msg_timeout=600)
+        self._trader = Consumer(nodes, "quotes", "trader", ready=10)
+        self._view = Consumer(nodes, "ticks", "view", ready=10)
+        self._post = Consumer(nodes, "letters", "post")
+        world.actors += [
+            Publisher(nodes, "orders", 5),
+            Publisher(nodes, "quotes", 10),
+            Publisher(nodes, "ticks", 10),
+            Publisher(nodes, "letters", 1),
+            Consumer(nodes, "orders", "billing"),
+            *(self._shipping, self._trader, self._view, self._post),
+        ]
+        # What makes each fault, and what ends it.
+        self._channels: Mapping[str, tuple[Fault, Callable[[], None], Callable[[], None]]] = {
+            "stuck": (Fault("orders/shipping"), _at(self._shipping, 0), _at(self._shipping, _ALL)),
+            "drops": (Fault("quotes/trader", detected=180), _at(self._trader, _SLOW), _at(self._trader, _ALL)),
+            "expires": (Fault("ticks/view", detected=180), _at(self._view, _SLOW), _at(self._view, _ALL)),
+            "nobody": (Fault("letters/post"), self._post.leave, self._post.join),
+        }
+
+    def run(self, steps: Steps) -> list[str]:
+        """Take the steps, and return what was wrong with nsqadmin's verdicts."""
+
+        async def taken() -> None:
+            for minute, words in steps:
+                await self.world.pass_time(WALL + 60 * minute - self.world.now)
+                self._take(words)
+
+        self.world.run(taken)
+        names = {node.address: f"node {number}" for number, node in enumerate(self.world.nodes, 1)}
+        failures = self.verdicts.failures()
+        for address, name in names.items():
+            failures = [text.replace(address, name) for text in failures]
+        return failures
+
+    def _take(self, words: str) -> None:
+        match words.split():
+            case [what, "over"]:
+                _, _, mend = self._channels[what]
+                mend()
+                self.verdicts.end(self._faults.pop(what))
+            case [what, "muted"]:
+                self._mute(self._faults[what])
+            case [number, "differs"]:
+                node = self.world.nodes[int(number) - 1]
+                node.policy.write_text(OTHER_POLICY)
+                fault = Fault(node.address, Severity.WARNING)
+                self._faults[f"{number} differs"] = self.verdicts.begin(fault)
+            case [number, "differs", "over"]:
+                self.world.nodes[int(number) - 1].policy.write_text(POLICY)
+                self.verdicts.end(self._faults.pop(f"{number} differs"))
+            case [number, "differs", "muted"]:
+                self._mute(self._faults[f"{number} differs"])
+            case [number, "dies" | "hangs" as how]:
+                node = self.world.nodes[int(number) - 1]
+                (node.die if how == "dies" else node.hang)()
+                self._faults[number] = self.verdicts.begin(Fault(node.address, detected=60, is_death=True))
+            case [number, "back"]:
+                node = self.world.nodes[int(number) - 1]
+                (node.go_on if node.is_hung else node.come_back)()
+                self.verdicts.end(self._faults.pop(number))
+            case [what] if what in self._channels:
+                fault, make, _ = self._channels[what]
+                make()
+                self._faults[what] = self.verdicts.begin(fault.again())
+            case _:
+                assert words == "the end", words
+
+    def _mute(self, fault: Fault) -> None:
+        now, book = self.world.now, self.world.book
+        (key,) = {it.key for it in book.open() if fault.subject in self.verdicts.subjects_of(it)}
+        assert book.mute(key, Mark(by="ana", at=now, until=now + 4 * 3600))
+        fault.is_muted = True
+
+
+def _at(consumer: Consumer, per_tick: int) -> Callable[[], None]:
+    def change() -> None:
+        consumer.per_tick = per_tick
+
+    return change
+
+
+def drawn_steps(random: Random, minutes: float = 120.0) -> Steps:
+    """Draw what happens. Each fault comes and goes by itself, so that any may meet any other."""
+    steps = [
+        *_intervals(random, "stuck", "stuck over", minutes, lasts=(5, 50), pause=(5, 30)),
+        *_intervals(random, "drops", "drops over", minutes, lasts=(6, 20), pause=(8, 30)),
+        *_intervals(random, "expires", "expires over", minutes, lasts=(6, 20), pause=(8, 30)),
+        *_intervals(random, "nobody", "nobody over", minutes, lasts=(4, 20), pause=(8, 40)),
+        *_intervals(random, "1 differs", "1 differs over", minutes, lasts=(10, 60), pause=(5, 20)),
+        (minutes, "the end"),
+    ]
+    for number in range(1, NODES + 1):
+        how = random.choice(("dies", "hangs"))
+        steps += _intervals(random, f"{number} {how}", f"{number} back", minutes, lasts=(2, 12), pause=(6, 50))
+    for at, words in [*steps]:
+        if words in ("nobody", "1 differs") and random.random() < 0.7:
+            steps.append((at + 3, f"{words} muted"))
+    return sorted(steps)
+
+
+def _intervals(
+    random: Random, begin: str, end: str, minutes: float, *, lasts: tuple[float, float], pause: tuple[float, float]
+) -> Iterator[tuple[float, str]]:
+    """Yield when something begins and ends. It ends early enough before the end of all to be said no more."""
+    at = 4 + random.uniform(0, pause[1])
+    while (over := at + random.uniform(*lasts)) < minutes - 6:
+        yield at, begin
+        yield over, end
+        at = over + random.uniform(*pause)
+
+
+def run_in(folder: Path, steps: Steps) -> list[str]:
+    with ExitStack() as stack:
+        return Scenario(World(folder, stack, NODES, policy=POLICY)).run(steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    count: int = option(1, "how many scenarios of two hours to draw")
+    seed: int = option(0, "seed of the first one; each next one has the next")
+
+
+def main() -> int:
+    options = read_options(_Options, name="python -m tests.nsqadmin.scenario", about=(__doc__ or "").split("\n")[0])
+    bad = 0
+    for seed in range(options.seed, options.seed + options.count):
+        with TemporaryDirectory(prefix="scenario-") as folder:
+            failures = run_in(Path(folder), drawn_steps(Random(seed)))
+        bad += bool(failures)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

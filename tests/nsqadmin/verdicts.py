@@ -1,0 +1,206 @@
+"""Checks nsqadmin's verdicts against what really happens in a `World`: each fault is said, and nothing else is.
+
+    begin(fault) ─ DETECTED ─► said in each snapshot, never milder ─► end(fault) ─ CLOSED ─► said no more
+
+What a person sees is a *verdict*: the worst finding about a channel or node, in an incident that is not muted. While a
+fault lasts, its verdict must not improve, whatever happens to other nodes, to its messages, or to marks of people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+from nsqadmin.cluster.model import Finding, Severity, Snapshot
+from nsqadmin.diagnosis.incident import Open
+from tests.nsqadmin.steered_world import TICK, WALL, World
+
+DETECTED: Final = 120.0  # seconds after its beginning in which a fault is said
+CLOSED: Final = (
+    120.0 + 2 * TICK
+)  # seconds after its end until it is said no more: it is over at the next tick, and then seen
+MOST_FLIPS: Final = 2  # in an hour
+_HOUR: Final = 3600.0
+_RANKS: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1}
+_WELL: Final = 2
+_WORDS: Final = ("problem", "warning", "well")
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """Something that is wrong: with a channel, named topic/channel, or with a node, named by its address."""
+
+    subject: str
+    severity: Severity = Severity.PROBLEM  # at least
+    detected: float = DETECTED
+    is_death: bool = False  # of a node, or it hangs: its incident has a true beginning
+    is_muted: bool = False  # a person has muted it
+    began: float = 0.0
+    ended: float | None = None
+
+    def __str__(self) -> str:
+        until = "" if self.ended is None else f" to {_minute(self.ended)}"
+        return f"{self.subject}, from {_minute(self.began)}{until}"
+
+    def again(self) -> Fault:
+        """Return another one of its kind."""
+        return replace(self)
+
+    def must_be_said(self, at: float) -> bool:
+        return self.began + self.detected <= at and (self.ended is None or at < self.ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A snapshot, as people see it."""
+
+    at: float
+    said: dict[str, int]  # the rank of each subject's verdict in incidents that aren't muted
+    muted: dict[str, int]  # the same in those that are
+    titles: dict[str, str]  # of the incident with the worst finding
+    began: dict[str, tuple[float, bool]]  # of the incident of each node that doesn't answer
+
+
+@dataclass(slots=True)
+class Verdicts:
+    world: World
+    faults: list[Fault] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)  # when a node answered again
+
+    def __post_init__(self) -> None:
+        self.world.watchers.append(self._see)
+
+    def begin(self, fault: Fault) -> Fault:
+        fault.began = self.world.now
+        self.faults.append(fault)
+        return fault
+
+    def end(self, fault: Fault) -> None:
+        fault.ended = self.world.now
+        if fault.is_death:
+            self.returns.append(self.world.now)
+
+    def _may_be_said(self, fault: Fault, at: float) -> bool:
+        """Return True from the beginning of the fault until it should be said no more.
+
+        While a node is silent, it is unknown whether a fault is over there. When it comes back, its consumers have to
+        connect again, and what has waited there may expire at once.
+        """
+        if fault.ended is None or at < fault.ended:
+            return fault.began <= at
+        ends = [
+            fault.ended,
+            *(it.ended for it in self.faults if it.is_death and it.ended and it.began < fault.ended + CLOSED),
+        ]
+        return fault.began <= at <= max(ends) + CLOSED or self._has_just_returned(at)
+
+    def _has_just_returned(self, at: float) -> bool:
+        return any(returned <= at <= returned + CLOSED for returned in self.returns)
+
+    @staticmethod
+    def subjects_of(it: Open) -> set[str]:
+        return {_subject(finding) for finding in it.incident.findings}
+
+    def _see(self, snapshot: Snapshot) -> None:
+        seen = Seen(snapshot.taken_at, {}, {}, {}, {})
+        silent = {node.address for node in snapshot.nodes if not node.is_reachable}
+        for it in self.world.book.open():
+            self._add(it, seen, silent)
+        self.seen.append(seen)
+
+    def _add(self, it: Open, seen: Seen, silent: set[str]) -> None:
+        of_node = next((finding.node for finding in it.incident.findings if finding.node in silent), "")
+        for finding in it.incident.findings:
+            subject = _subject(finding)
+            if of_node and not finding.node:
+                continue  # because of its node
+            rank = _RANKS.get(finding.severity)
+            if rank is None:
+                continue
+            where = seen.muted if it.state == "muted" else seen.said
+            if rank < where.get(subject, _WELL):
+                where[subject] = rank
+                seen.titles[subject] = it.incident.title
+        if of_node:
+            seen.began[of_node] = it.began, it.began_before
+
+    # What is wrong with it
+
+    def failures(self) -> list[str]:
+        """Return everything that was wrong, with its minute."""
+        found = [text for fault in self.faults for text in self._of(fault)]
+        return [*found, *self._false_alarms(), *self._flips()]
+
+    def _of(self, fault: Fault) -> Iterator[str]:
+        times = [seen for seen in self.seen if fault.must_be_said(seen.at)]
+        if not fault.is_muted:
+            yield from _joined(
+                (seen.at, f"{fault}: expected {fault.severity.value}, is {self._words(fault, seen)}")
+                for seen in times
+                if seen.said.get(fault.subject, _WELL) > _RANKS[fault.severity]
+            )
+        if fault.is_death:
+            yield from self._of_death(fault, times)
+        yield from _joined(
+            (seen.at, f"{fault}: is said after its end: {seen.titles[fault.subject]}")
+            for seen in self.seen
+            if fault.ended is not None
+            and fault.ended < seen.at
+            and (fault.subject in seen.said or fault.subject in seen.muted)
+            and not any(it.subject == fault.subject and self._may_be_said(it, seen.at) for it in self.faults)
+        )
+
+    def _words(self, fault: Fault, seen: Seen) -> str:
+        muted = seen.muted.get(fault.subject)
+        return _WORDS[seen.said.get(fault.subject, _WELL)] + (
+            f" and {_WORDS[muted]} muted" if muted is not None else ""
+        )
+
+    def _of_death(self, fault: Fault, times: list[Seen]) -> Iterator[str]:
+        latest = fault.began + 4 * self.world.interval
+        yield from _joined(
+            (seen.at, f"{fault}: its incident began {_minute(began)}{', or before' if is_before else ''}")
+            for seen in times
+            if fault.subject in seen.began
+            for began, is_before in [seen.began[fault.subject]]
+            if is_before or not fault.began - 1 <= began <= latest
+        )
+
+    def _false_alarms(self) -> Iterator[str]:
+        yield from _joined(
+            (seen.at, f"{subject}: nothing is wrong, but {seen.titles[subject]}")
+            for seen in self.seen
+            for subject in seen.said
+            if not any(fault.subject == subject and fault.began <= seen.at for fault in self.faults)
+            and not self._has_just_returned(seen.at)
+        )
+
+    def _flips(self) -> Iterator[str]:
+        for fault in self.faults:
+            ranks = [
+                (seen.at, seen.said.get(fault.subject, _WELL)) for seen in self.seen if fault.must_be_said(seen.at)
+            ]
+            flips = [at for (_, before), (at, after) in pairwise(ranks) if before != after]
+            worst = max((sum(1 for other in flips if at <= other < at + _HOUR) for at in flips), default=0)
+            if worst > MOST_FLIPS:
+                yield f"{fault}: {worst} flips in an hour, at {', '.join(map(_minute, flips[:10]))}"
+
+
+def _subject(finding: Finding) -> str:
+    return finding.node or (f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic)
+
+
+def _joined(findings: Iterator[tuple[float, str]]) -> Iterator[str]:
+    """Yield each text once, with when it was true."""
+    times: dict[str, list[float]] = {}
+    for at, text in findings:
+        times.setdefault(text, []).append(at)
+    for text, at in times.items():
+        yield f"{text} ({len(at)} times from {_minute(at[0])} to {_minute(at[-1])})"
+
+
+def _minute(at: float) -> str:
+    return f"{(at - WALL) / 60:.1f}"
