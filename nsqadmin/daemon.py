@@ -121,7 +121,8 @@ async def _live_services(
     if settings.options.notification_http_endpoint:  # its HTTP client loads certificates, half the startup time
         nursery.start_soon(notifier.run)
     if path := settings.options.history_file:
-        kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes, "incidents": book}
+        kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes, "findings": sampler.upkeep}
+        kept["incidents"] = book
         if webhook is not None:
             kept["webhook"] = webhook
         series_file.load(path, **kept)

@@ -538,18 +538,23 @@ class Finding:
     topic: str = ""
     channel: str = ""
     node: str = ""  # the address of an nsqd or an nsqlookupd
+    facet: str = ""  # for rules with several findings about one node: which of them this is
+    others: tuple[str, ...] = ()  # addresses of further nodes or nsqlookupds that it rests on
     evidence: tuple[Evidence, ...] = ()
     window: float = 0.0  # seconds that the rule looked back; 0: only at this moment
-    since: float = 0.0  # when it was first found
+    since: float = 0.0  # when it was first found, at this severity
+    seen: float = 0.0  # when it was last found; 0: now
     is_inferred: bool = False  # likely, not certain
     is_frozen: bool = False  # found before a node fell silent, and kept until that node answers
+    is_held: bool = False  # not found any more, and kept until that has lasted for a while
     action: str = ""  # kind of action that may help
-    weight: float = 0.0  # orders findings of the same severity, heaviest first
+    weight: float = 0.0  # its impact: see `nsqadmin.diagnosis.impact`
 
     @property
     def key(self) -> str:
         """Identifies the finding from one sample to the next."""
-        return "/".join((self.rule, self.topic, self.channel, self.node))
+        rule = f"{self.rule}:{self.facet}" if self.facet else self.rule
+        return "/".join((rule, self.topic, self.channel, self.node))
 
     def without_quotes(self) -> Finding:
         """Return the finding without texts of nodes, for viewers who don't see all topics."""

@@ -15,8 +15,12 @@ from nsqadmin.cluster.model import (
     Snapshot,
     Topic,
     channel_series,
+    dropped_among,
     topic_series,
 )
+from nsqadmin.cluster.policy_counts import LATELY
+from nsqadmin.diagnosis.impact import impact
+from nsqadmin.diagnosis.rules import RULES, Effect
 
 
 class Trends(Protocol):
@@ -34,7 +38,9 @@ class Case:
     snapshot: Snapshot
     trends: Trends
     series: str  # its key in `trends`
-    weight: float  # of its findings
+    waiting: int
+    growth: float  # messages a second that more wait
+    lost: int  # messages dropped in the last minutes
     topic: str
     channel: str = ""
 
@@ -44,7 +50,9 @@ class Case:
             snapshot=snapshot,
             trends=trends,
             series=topic_series(topic.name),
-            weight=float(topic.depth),
+            waiting=topic.depth,
+            growth=0.0,
+            lost=dropped_among(topic.policy_recent),
             topic=topic.name,
         )
 
@@ -54,7 +62,9 @@ class Case:
             snapshot=snapshot,
             trends=trends,
             series=channel_series(channel.topic, channel.name),
-            weight=channel.depth + 60.0 * max(channel.net_rate or 0.0, 0.0),
+            waiting=channel.depth,
+            growth=channel.net_rate or 0.0,
+            lost=dropped_among(channel.policy_recent),
             topic=channel.topic,
             channel=channel.name,
         )
@@ -77,6 +87,8 @@ class Case:
         is_inferred: bool = False,
         action: str = "",
     ) -> Finding:
+        effect = RULES[rule].effect if rule in RULES else Effect.WAITING
+        is_loss = effect is Effect.LOST
         return Finding(
             rule=rule,
             severity=severity,
@@ -88,7 +100,12 @@ class Case:
             window=window,
             is_inferred=is_inferred,
             action=action,
-            weight=self.weight,
+            weight=impact(
+                effect,
+                severity,
+                messages=self.lost if is_loss else self.waiting,
+                speed=self.lost / LATELY if is_loss else self.growth,
+            ),
         )
 
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
-from nsqadmin.cluster.model import TAIL_PREFIX, Finding, Snapshot, Topic
+from nsqadmin.cluster.model import TAIL_PREFIX, Finding, Severity, Snapshot, Topic
 from nsqadmin.diagnosis.case import Case, Trends
 from nsqadmin.diagnosis.channels import about_channel
+from nsqadmin.diagnosis.impact import impact
 from nsqadmin.diagnosis.nodes import about_lookupd, about_node
 from nsqadmin.diagnosis.policy import differing_files
+from nsqadmin.diagnosis.rules import Effect, rule_of
 from nsqadmin.diagnosis.topics import about_topic
-from nsqadmin.diagnosis.upkeep import SEVERITIES, Beginnings, with_frozen
+from nsqadmin.diagnosis.upkeep import Upkeep
+
+_LEAST_OF_NODES: Final = 10_000  # messages; a node whose queues are empty may take the next publish
 
 
-def diagnose(
-    snapshot: Snapshot, trends: Trends, *, before: Iterable[Finding] = (), beginnings: Beginnings | None = None
-) -> tuple[Finding, ...]:
-    """Return all findings, worst first.
-
-    `before` are the findings of the previous snapshot: while a node is silent, they don't end. `beginnings` remembers
-    when each finding began.
-    """
-    found = [
-        *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),
+def diagnose(snapshot: Snapshot, trends: Trends, upkeep: Upkeep | None = None) -> tuple[Finding, ...]:
+    """Return all findings, worst first. `upkeep` has those of the snapshots before."""
+    of_nodes = [
         *(finding for node in snapshot.nodes for finding in about_node(node, snapshot)),
         *differing_files(snapshot),
         *(finding for lookupd in snapshot.lookupds for finding in about_lookupd(lookupd)),
     ]
-    beginnings = beginnings or Beginnings(before)
-    return tuple(sorted(beginnings.dated(with_frozen(found, before, snapshot), snapshot), key=_order))
+    found = [
+        *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),
+        *(_weighed(finding, snapshot) for finding in of_nodes),
+    ]
+    return tuple(sorted((upkeep or Upkeep()).follow(found, snapshot), key=_order))
 
 
 def _about(topic: Topic, snapshot: Snapshot, trends: Trends) -> Iterator[Finding]:
@@ -39,6 +41,13 @@ def _about(topic: Topic, snapshot: Snapshot, trends: Trends) -> Iterator[Finding
             yield from about_channel(channel, Case.of_channel(channel, snapshot, trends))
 
 
+def _weighed(finding: Finding, snapshot: Snapshot) -> Finding:
+    """Return a finding about a node with its impact."""
+    effect, node = rule_of(finding).effect, snapshot.node(finding.node)
+    waiting = node.depth if node is not None and effect > Effect.NONE else 0
+    messages = max(waiting, _LEAST_OF_NODES) if finding.severity is Severity.PROBLEM else waiting
+    return replace(finding, weight=impact(effect, finding.severity, messages=messages))
+
+
 def _order(finding: Finding) -> tuple[object, ...]:
-    about = (finding.topic, finding.channel, finding.node)
-    return SEVERITIES[finding.severity], -finding.weight, about, finding.rule
+    return -finding.weight, finding.topic, finding.channel, finding.node, finding.rule

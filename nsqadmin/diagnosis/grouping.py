@@ -1,14 +1,16 @@
 """Groups the findings of a snapshot by cause. Each finding goes into the first group that fits:
 
-    a node that doesn't answer      with the findings about it, and about channels that only lack this node
+    a node that doesn't answer      that it doesn't, and the findings about channels that only lack this node
     a consumer's program or hosts   whose clients hang or fail (`suspects.py`)
-    one rule over similar names     `tenant_*.events/indexer`; one channel's name over many topics; one topic's channels
-    one verdict about many nodes    "is not registered with l2:4161"
-    one node                        several findings about a node that answers
-    the finding alone
+    similar names                   `tenant_*.events/indexer`; one channel's name over many topics; one topic's channels
+    one rule about many nodes       "5 nodes are not registered with l2:4161"
+    one object                      a topic, a channel or a node
+
+A group only has findings of one family (`rules.py`), and the family is part of its key. So a node's death is another
+incident than the warning about its policy file, and a channel whose consumers hang and then leave stays one.
 
 Groups of names need a few members, so that two findings stay separate. A known group may shrink to one member:
-otherwise its key would change, and its acknowledgement and notes would be lost.
+otherwise its key would change, and with it its history.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from typing import Final
 
 from nsqadmin.cluster.model import Finding, Severity, Snapshot
 from nsqadmin.diagnosis.finding_index import Index
+from nsqadmin.diagnosis.impact import together
 from nsqadmin.diagnosis.incident import Cause, CauseKind, Incident, Numbers
 from nsqadmin.diagnosis.names import pattern_of
+from nsqadmin.diagnosis.rules import Effect, Family, name_of_rule, rule_of
 from nsqadmin.diagnosis.suspects import causes_of
 from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
-from nsqadmin.diagnosis.wording import subject_of, verdict_of, without_node
+from nsqadmin.diagnosis.wording import subject_of, verdict_of
 
 FEW: Final = 3  # findings that make a group of names
 _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
@@ -32,7 +36,7 @@ _NOBODY_THERE: Final = "D4"  # on some nodes
 
 _CauseOf = Callable[[Finding], Cause | None]
 _NameOf = Callable[[Finding], str]  # "": the finding has no such name
-_Named = tuple[str, str, bool]  # a name, the rule, and True if the finding is only a remark
+_Named = tuple[str, Family, bool]  # a name, the family, and True if the finding is only a remark
 _Groups = dict[Cause, list[Finding]]
 
 
@@ -43,10 +47,9 @@ def group(snapshot: Snapshot, known: Collection[str] = ()) -> tuple[Incident, ..
     rest = _taken(snapshot.findings, _by_dead_node(index), groups)
     causes = causes_of(rest, index)
     rest = _taken(rest, lambda finding: causes.get(id(finding)), groups)
-    for name_of in (_pattern, _channel, _topic, _verdict):
+    for name_of in (_pattern, _channel, _topic, _of_nodes):
         rest = _taken_by_name(rest, name_of, groups, known)
-    rest = _taken(rest, _by_node, groups)
-    _taken(rest, _alone, groups)
+    _taken(rest, _by_object, groups)
     return tuple(incident_of(cause, findings, index) for cause, findings in groups.items())
 
 
@@ -54,18 +57,32 @@ def incident_of(cause: Cause, findings: Sequence[Finding], index: Index) -> Inci
     numbers = index.numbers(cause, findings)
     if cause.kind is CauseKind.SINGLE and len(findings) == 1:  # in the worst case there are ten thousand of these
         return _single(cause, findings[0], numbers, index)
+    severity = min((finding.severity for finding in findings), key=_SEVERITIES.__getitem__)
+    ordered = sorted(findings, key=lambda it: (_SEVERITIES[it.severity], _is_elsewhere(cause, it), -it.weight))
     return Incident(
         key=cause.key,
         cause=cause,
-        severity=min((finding.severity for finding in findings), key=_SEVERITIES.__getitem__),
-        subject=subject_of(cause, findings),
-        verdict=verdict_of(cause, findings, numbers),
-        findings=tuple(findings),
+        severity=severity,
+        subject=subject_of(cause, ordered),
+        verdict=verdict_of(cause, ordered, numbers),
+        findings=tuple(ordered),
         numbers=numbers,
-        weight=sum(finding.weight for finding in findings),
-        since=min((finding.since for finding in findings if finding.since), default=index.snapshot.taken_at),
+        weight=together(finding.weight for finding in findings),
+        since=_beginning(severity, findings) or index.snapshot.taken_at,
         is_inferred=cause.kind is CauseKind.CONSUMER or all(finding.is_inferred for finding in findings),
     )
+
+
+def _is_elsewhere(cause: Cause, finding: Finding) -> bool:
+    """Return True if the finding is a consequence: it is about a channel that lacks the node."""
+    return cause.kind is CauseKind.NODE and not finding.node
+
+
+def _beginning(severity: Severity, findings: Sequence[Finding]) -> float:
+    """Return when the incident began to be as bad as it is now."""
+    worst = [finding for finding in findings if finding.severity is severity and finding.since]
+    effect = max((rule_of(finding).effect for finding in worst), default=Effect.NONE)
+    return min((finding.since for finding in worst if rule_of(finding).effect is effect), default=0.0)
 
 
 def _single(cause: Cause, finding: Finding, numbers: Numbers, index: Index) -> Incident:
@@ -101,7 +118,7 @@ def _taken_by_name(
 
     Most names of a snapshot with 10,000 findings may be unrelated, so we only build a cause and its key for a group.
     """
-    named = [(name_of(finding), finding.rule, finding.severity is Severity.INFO) for finding in findings]
+    named = [(name_of(finding), rule_of(finding).family, finding.severity is Severity.INFO) for finding in findings]
     causes: dict[_Named, Cause] = {}
     for it, size in Counter(named).items():
         if it[0] and (size >= FEW or known):
@@ -123,10 +140,12 @@ def _by_dead_node(index: Index) -> _CauseOf:
     snapshot = index.snapshot
     dead = {node.address for node in snapshot.nodes if not node.is_reachable}
     dead |= {lookupd.address for lookupd in snapshot.lookupds if not lookupd.is_reachable}
-    causes: Mapping[str, Cause] = {address: Cause(CauseKind.NODE, address) for address in dead}
+    causes: Mapping[str, Cause] = {address: Cause(CauseKind.NODE, address, Family.REACH) for address in dead}
 
     def cause_of(finding: Finding) -> Cause | None:
-        blamed = (finding.node,) if finding.node else _blamed(finding, index)
+        if finding.node:
+            return causes.get(finding.node) if rule_of(finding).family is Family.REACH else None
+        blamed = _blamed(finding, index)
         return causes.get(min(blamed)) if blamed and dead.issuperset(blamed) else None
 
     return cause_of if dead else lambda finding: None
@@ -156,16 +175,19 @@ def _topic(finding: Finding) -> str:
     return f"{finding.topic}/*" if finding.channel else ""
 
 
-def _verdict(finding: Finding) -> str:
-    return "" if finding.topic else without_node(finding.verdict, finding.node, "*")
+def _of_nodes(finding: Finding) -> str:
+    """Return the name of what may be wrong with several nodes. It isn't the verdict, which may have numbers in it."""
+    return "" if finding.topic else " ".join((name_of_rule(finding), *_missing(finding)))
 
 
-def _by_node(finding: Finding) -> Cause | None:
-    if not finding.node:
-        return None
-    return Cause(CauseKind.NODE, finding.node, is_remark=finding.severity is Severity.INFO)
+def _missing(finding: Finding) -> Sequence[str]:
+    """Return the nsqlookupds with which a node isn't registered."""
+    return finding.others if rule_of(finding).family is Family.REGISTRATION else ()
 
 
-def _alone(finding: Finding) -> Cause:
-    name = f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic or finding.node
-    return Cause(CauseKind.SINGLE, name, finding.rule, finding.severity is Severity.INFO)
+def _by_object(finding: Finding) -> Cause:
+    is_remark, family = finding.severity is Severity.INFO, rule_of(finding).family
+    if finding.node:
+        return Cause(CauseKind.NODE, finding.node, family, is_remark)
+    name = f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic
+    return Cause(CauseKind.SINGLE, name, family, is_remark)

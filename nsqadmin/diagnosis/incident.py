@@ -7,14 +7,15 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-from nsqadmin.cluster.model import Activity, Finding, Severity  # noqa: TC001 - from_json reads annotations at run time
+from nsqadmin.cluster.model import Activity, Finding, Severity
+from nsqadmin.diagnosis.rules import Effect, Family, rule_of
 
 
 class CauseKind(StrEnum):
     NODE = "node"  # an nsqd or nsqlookupd: everything that is wrong with it, or because of it
     CONSUMER = "consumer"  # a consumer's program and version, or its hosts
-    PATTERN = "pattern"  # one rule over similar names
-    SINGLE = "single"  # one finding
+    PATTERN = "pattern"  # one family of rules over similar names
+    SINGLE = "single"  # one object
 
 
 class Cause(NamedTuple):
@@ -25,13 +26,13 @@ class Cause(NamedTuple):
 
     kind: CauseKind
     name: str  # an address, a program, a pattern such as `tenant_*.events/indexer`, or the one object
-    rule: str = ""  # the rule of a pattern or a single finding
+    family: Family  # of its findings
     is_remark: bool = False  # its findings are remarks: nothing is wrong
 
     @property
     def key(self) -> str:
         """The incident's name in URLs. A hash, because names may contain anything."""
-        words = "\0".join((self.kind, self.rule, self.name, "remark" if self.is_remark else ""))
+        words = "\0".join((self.kind, self.family, self.name, "remark" if self.is_remark else ""))
         return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
@@ -56,8 +57,8 @@ class Incident:
     verdict: str  # the problem, without the subject
     findings: tuple[Finding, ...]  # worst first
     numbers: Numbers
-    weight: float
-    since: float  # when the first of its findings was found
+    weight: float  # its impact
+    since: float  # when the first of its worst findings was found
     is_inferred: bool = False  # it is likely, not certain, that these findings have one cause
 
     @property
@@ -67,6 +68,27 @@ class Incident:
     @property
     def topics(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(finding.topic for finding in self.findings if finding.topic))
+
+    @property
+    def leading(self) -> Finding:
+        return self.findings[0]
+
+    @property
+    def effect(self) -> Effect:
+        """The worst effect of the findings that have the incident's severity."""
+        return max(rule_of(finding).effect for finding in self.findings if finding.severity is self.severity)
+
+    @property
+    def is_ending(self) -> bool:
+        """True if nothing of it is found any more, and it closes soon unless that changes."""
+        return all(finding.is_held for finding in self.findings)
+
+    @property
+    def wrong(self) -> tuple[Finding, ...]:
+        """The findings that a mark has to cover: all that are no remarks, or the remarks if there is nothing else."""
+        if self.severity is Severity.INFO:
+            return self.findings
+        return tuple(finding for finding in self.findings if finding.severity is not Severity.INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +102,34 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Something that happened to an incident since it was first seen: a line of its time line."""
+
+    at: float
+    text: str
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentRecord:
     """The book's record of an incident, kept even while the incident is away for a moment."""
 
     key: str
-    began: float
+    severity: Severity
+    effect: int  # the worst since `began`
+    began: float  # since when it is as bad as now
     began_before: bool = False  # it was there when nsqadmin started, so it may have begun earlier
     then: Numbers  # when it began
     peak: int  # the most messages that waited
     peak_at: float
     last_seen: float
-    returned: int = 0  # how often it ended for a moment and came back
+    returned: int = 0  # how often it closed and came back soon
+    turns: tuple[Turn, ...] = ()  # oldest first
     changes: tuple[Activity, ...] = ()  # just before it began, oldest first
     compared_at: float  # the moment with which we compare to see if it grows
     compared: int  # messages that waited then
     is_growing: bool = False
-    acknowledged: Mark | None = None
+    is_told: bool = False  # listeners know of it: an `IncidentChange` has said so
     title: str = ""
 
 
@@ -110,6 +144,7 @@ class Open:
     peak: int | None = None
     peak_at: float = 0.0
     returned: int = 0
+    turns: tuple[Turn, ...] = ()
     changes: tuple[Activity, ...] = ()
     is_growing: bool = False
     acknowledged: Mark | None = None

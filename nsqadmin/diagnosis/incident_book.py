@@ -1,34 +1,57 @@
 """The book of incidents: when each began, its numbers then, earlier changes, and people's marks.
 
-An incident ends when its cause has no findings left. If it returns within `BLIP` seconds it is the same incident, with
-its start and its acknowledgement; later it is a new one. Muting lasts until the chosen time, whether the incident is
-there or not.
+The findings already get worse at once and better slowly (`upkeep.py`), so an incident is there as long as one of its
+findings is. It begins again when it gets worse, that is, if its severity or its effect does: from then on it has the
+numbers of that moment, and the milder time before is a line of its time line. If it comes back within `BLIP` seconds
+after it has closed, it is the same incident.
+
+`coverage.py` decides for which incidents people's marks hold. Muting lasts until the chosen time, whether something of
+it is there or not; an acknowledgement ends when nothing of it has been there for `BLIP` seconds.
+
+`observe` returns what listeners want to know: an incident has opened, got worse or closed. An incident whose findings
+have moved to another one, because a group has formed, isn't closed before these findings end.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nsqadmin import numbers
 from nsqadmin.cluster.model import NOTHING_YET, Activity, Severity, Snapshot
 from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.diagnosis.changes import AFTER, BEFORE, Recent
+from nsqadmin.diagnosis.coverage import Coverage, Covering
 from nsqadmin.diagnosis.finding_index import Index
 from nsqadmin.diagnosis.grouping import group, incident_of
-from nsqadmin.diagnosis.incident import CauseKind, Counts, Incident, IncidentChange, IncidentRecord, Mark, Open
+from nsqadmin.diagnosis.incident import (
+    CauseKind,
+    ChangeKind,
+    Counts,
+    Incident,
+    IncidentChange,
+    IncidentRecord,
+    Mark,
+    Numbers,
+    Open,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from nsqadmin.access import Identity
+    from nsqadmin.cluster.model import Finding
 
 BLIP: Final = 600.0  # seconds that an incident may be away and still be the same
 MOST: Final = 1000  # incidents to follow; further ones are shown without their past
-MOST_MUTED: Final = 1000
-_COMPARE: Final = 30.0  # seconds over which we measure growth, so that the order of the cards is steady
-_FIRST: Final = 2  # snapshots after the start; their incidents may have begun long before
-_FORMAT: Final = 1
+_MOST_TURNS: Final = 12  # of one incident
+_COMPARE: Final = 30.0  # seconds over which we measure growth
+_FIRST: Final = 2  # snapshots after the start; what they show may have begun long before
+_FORMAT: Final = 2
 _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
+_UNTOLD: Final = 3  # the rank of a finding that listeners don't know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +60,26 @@ class _Kept:
 
     format: int
     records: tuple[IncidentRecord, ...] = ()
-    muted: tuple[tuple[str, Mark], ...] = ()
+    acknowledged: tuple[Covering, ...] = ()
+    muted: tuple[Covering, ...] = ()
+
+
+class _Marks(NamedTuple):
+    """The marks that hold for an incident."""
+
+    acknowledged: Mark | None = None
+    muted: Mark | None = None
+
+
+_UNMARKED: Final = _Marks()
+
+
+class _News(Enum):
+    """What an observation says about an incident."""
+
+    NONE = "none"
+    NEW = "new"
+    WORSE = "worse"
 
 
 class Book:
@@ -46,66 +88,200 @@ class Book:
         self.version = 0  # goes up when a person marks an incident, so that earlier pages are out of date
         self._activity = activity
         self._records: dict[str, IncidentRecord] = {}
-        self._muted: dict[str, Mark] = {}
+        self._acknowledged = Coverage()
+        self._muted = Coverage()
+        self._marks: dict[str, _Marks] = {}  # the marks that hold, by incident
         self._snapshot = NOTHING_YET
         self._incidents: tuple[Incident, ...] = ()
         self._open: tuple[Open, ...] | None = ()
+        self._started = 0.0  # the first snapshot
         self._observed = 0
+        self._told: dict[str, int] = {}  # the findings that listeners know of, each with the rank of its severity
+        self._moved: dict[str, Open] = {}  # incidents that listeners know of, and whose findings are in others now
 
     def observe(self, snapshot: Snapshot) -> tuple[IncidentChange, ...]:
         """Follow the incidents of a new snapshot, and return the changes since the last one."""
         now, before = snapshot.taken_at, self._snapshot.taken_at
+        if not self._observed:
+            self._started = now
+        gone = {it.key: it for it in self._incidents}
+        marks = self._marks
+        last = {key: self._opened(it) for key, it in gone.items() if self._is_told(key)}
         self._snapshot, self._open = snapshot, None
         self._forget(now)
-        no_groups = {it.key for it in self._incidents if it.cause.kind is not CauseKind.PATTERN}
+        no_groups = {key for key, it in gone.items() if it.cause.kind is not CauseKind.PATTERN}
         self._incidents = group(snapshot, known=self._records.keys() - no_groups)
+        is_asked_for = last or self._moved or len(self._acknowledged)
+        present = {finding.key for finding in snapshot.findings} if is_asked_for else set[str]()
+        self._acknowledged.see(present, now, most_away=BLIP)
         followed = self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=_badness)[:MOST]
-        recent: Recent | None = None
-        for incident in followed:
-            known = self._records.get(incident.key)
-            record = self._followed(incident, known, now, before)
-            if known is None or now - record.began <= AFTER:
-                recent = recent or Recent(self._activity(), snapshot.findings, since=now - 2 * BEFORE)
-                record = replace(record, changes=recent.before(incident, record.began))
-            self._records[incident.key] = record
+        news = {it.key: self._follow(it, now, before) for it in followed}
+        self._look_up_changes(followed, news, now)
+        worse = {key for key, what in news.items() if what is _News.WORSE}
+        worse |= {it.key for it in followed if self._reopened(it, marks.get(it.key, _UNMARKED), now)}
+        self._marks = self._marks_that_hold()
         self._observed += 1
-        return ()
+        return tuple(self._changes(followed, worse, last, present))
 
-    def _followed(self, incident: Incident, record: IncidentRecord | None, now: float, before: float) -> IncidentRecord:
-        waiting = incident.numbers.waiting
+    # Records
+
+    def _follow(self, incident: Incident, now: float, before: float) -> _News:
+        """Bring the incident's record up to date."""
+        record = self._records.get(incident.key)
         if record is None:
-            return IncidentRecord(
-                key=incident.key,
-                began=min(incident.since, now),
-                began_before=self._observed < _FIRST,
-                then=incident.numbers,
-                peak=waiting,
-                peak_at=now,
-                last_seen=now,
-                compared_at=now,
-                compared=waiting,
-                title=incident.title,
-            )
+            self._records[incident.key] = self._begun(incident, now)
+            return _News.NEW
+        was, rank = _SEVERITIES[record.severity], _SEVERITIES[incident.severity]
+        effect = incident.effect
+        if rank < was or (rank == was and effect > record.effect):
+            self._records[incident.key] = self._begun_again(incident, record, now)
+            return _News.WORSE
+        waiting = incident.numbers.waiting
         changed: dict[str, Any] = {"last_seen": now, "title": incident.title}
+        if rank > was:
+            milder = Turn(at=now, text=f"Milder: a {incident.severity} since then")
+            changed.update(severity=incident.severity, effect=int(effect), turns=_added(record, milder))
         if record.last_seen < before:
-            changed["returned"] = record.returned + 1
+            back = Turn(at=now, text=f"It came back, {numbers.duration(now - record.last_seen)} after it was over")
+            changed.update(returned=record.returned + 1, turns=_added(record, back))
         if waiting > record.peak:
             changed.update(peak=waiting, peak_at=now)
         if now - record.compared_at >= _COMPARE:
             changed.update(compared_at=now, compared=waiting, is_growing=waiting > record.compared)
-        return replace(record, **changed)
+        self._records[incident.key] = replace(record, **changed)
+        return _News.NONE
+
+    def _begun(self, incident: Incident, now: float) -> IncidentRecord:
+        waiting, was_there = incident.numbers.waiting, self._was_there(incident)
+        return IncidentRecord(
+            key=incident.key,
+            severity=incident.severity,
+            effect=int(incident.effect),
+            began=min(incident.since, now, self._started if was_there else now),
+            began_before=was_there,
+            then=incident.numbers,
+            peak=waiting,
+            peak_at=now,
+            last_seen=now,
+            compared_at=now,
+            compared=waiting,
+            title=incident.title,
+        )
+
+    def _begun_again(self, incident: Incident, record: IncidentRecord, now: float) -> IncidentRecord:
+        """Return the record of an incident that has got worse: with its own beginning and numbers."""
+        since = "before " if record.began_before else ""
+        text = f"{record.severity.capitalize()} since {since}{numbers.moment(record.began)}: {record.title}"
+        then = _with_numbers(record.then)
+        begun = replace(self._begun(incident, now), began_before=False, began=min(incident.since, now))
+        return replace(
+            begun,
+            returned=record.returned,
+            is_told=record.is_told,
+            turns=_added(record, Turn(at=record.began, text=f"{text}{then}")),
+        )
+
+    def _was_there(self, incident: Incident) -> bool:
+        """Return True if the incident may have begun before our first snapshot.
+
+        A rule that looks back over some minutes finds nothing before these have passed.
+        """
+        leading = incident.leading
+        if incident.since < self._started - self._snapshot.interval:
+            return False  # we know when it began
+        return self._observed < _FIRST or incident.since - leading.window <= self._started
+
+    def _look_up_changes(self, followed: Iterable[Incident], news: Mapping[str, _News], now: float) -> None:
+        recent: Recent | None = None
+        for incident in followed:
+            record = self._records[incident.key]
+            if now - record.began <= AFTER or news[incident.key] is not _News.NONE:
+                recent = recent or Recent(self._activity(), self._snapshot.findings, since=now - 2 * BEFORE)
+                self._records[incident.key] = replace(record, changes=recent.before(incident, record.began))
 
     def _forget(self, now: float) -> None:
         """Drop incidents that have been away longer than a blip, and beyond the limit the longest away."""
-        self._muted = {key: mark for key, mark in self._muted.items() if (mark.until or 0.0) > now}
+        self._muted.forget(it for it in self._muted if (it.mark.until or 0.0) <= now)
         kept = [record for record in self._records.values() if record.last_seen >= now - BLIP]
         kept.sort(key=lambda record: -record.last_seen)
         self._records = {record.key: record for record in kept[:MOST]}
 
+    # Marks
+
+    def _reopened(self, incident: Incident, before: _Marks, now: float) -> bool:
+        """End the marks that no longer hold, and put the reason on the time line. Return True if it isn't muted now."""
+        is_unmuted = False
+        for coverage, was in ((self._acknowledged, before.acknowledged), (self._muted, before.muted)):
+            mark = coverage.set_on(incident.key) or was
+            if mark is None or (mark.until is not None and mark.until <= now):
+                continue
+            wrong = incident.wrong
+            if (reason := coverage.uncovered(incident.key, wrong)) is None:
+                continue
+            coverage.end(incident.key, wrong)
+            record = self._records[incident.key]
+            turn = Turn(at=now, text=_reopening(incident, mark, *reason))
+            self._records[incident.key] = replace(record, turns=_added(record, turn))
+            is_unmuted |= coverage is self._muted
+        return is_unmuted
+
+    def _marks_that_hold(self) -> dict[str, _Marks]:
+        if not len(self._acknowledged) and not len(self._muted):
+            return {}
+        found = ((it.key, self._marks_on(it)) for it in self._incidents)
+        return {key: marks for key, marks in found if marks != _UNMARKED}
+
+    def _marks_on(self, incident: Incident, *, is_whole: bool = True) -> _Marks:
+        wrong = incident.wrong
+        return _Marks(
+            self._acknowledged.of(incident.key, wrong, is_whole=is_whole),
+            self._muted.of(incident.key, wrong, is_whole=is_whole),
+        )
+
+    # What listeners are told
+
+    def _is_told(self, key: str) -> bool:
+        record = self._records.get(key)
+        return record is not None and record.is_told
+
+    def _changes(
+        self, followed: Iterable[Incident], worse: set[str], last: Mapping[str, Open], present: set[str]
+    ) -> Iterator[IncidentChange]:
+        """Yield the changes since the last snapshot. `last` has the incidents then of which listeners knew."""
+        now = self._snapshot.taken_at
+        told_before, self._told = self._told, {}
+        for it in followed:
+            if it.severity is Severity.INFO or self._marks.get(it.key, _UNMARKED).muted is not None:
+                continue
+            its = {finding.key: _SEVERITIES[finding.severity] for finding in it.wrong}
+            is_told = self._is_told(it.key)
+            kind = ChangeKind.WORSE if is_told and it.key in worse else None
+            if not is_told and any(told_before.get(key, _UNTOLD) > rank for key, rank in its.items()):
+                kind = ChangeKind.OPENED
+            if is_told or kind is not None:
+                self._told.update(its)
+                self._records[it.key] = replace(self._records[it.key], is_told=True)
+            else:  # all of it is known from other incidents
+                self._told.update((key, rank) for key, rank in its.items() if key in told_before)
+            if kind is not None:
+                yield IncidentChange(kind=kind, at=now, it=self._opened(it))
+        here = {it.key for it in self._incidents}
+        for key, was in {**self._moved, **last}.items():
+            if key in here:
+                self._moved.pop(key, None)
+            elif any(finding.key in present for finding in was.incident.wrong):
+                self._moved[key] = was
+            else:
+                self._moved.pop(key, None)
+                if (record := self._records.get(key)) is not None:
+                    self._records[key] = replace(record, is_told=False)
+                if was.muted is None:
+                    yield IncidentChange(kind=ChangeKind.CLOSED, at=now, it=was)
+
     # What is there now
 
     def open(self) -> tuple[Open, ...]:
-        """Return the incidents: problems first, new before acknowledged, growing before stable, then by weight."""
+        """Return the incidents by their impact; acknowledged ones come after the others, and remarks last."""
         if self._open is None:
             self._open = tuple(sorted(map(self._opened, self._incidents), key=_order))
         return self._open
@@ -123,18 +299,18 @@ class Book:
         if user is not None:
             shown = self.seen_by(user)
             return _counted((it.incident.severity, bool(it.acknowledged), bool(it.muted)) for it in shown)
-        marks = {key for key, record in self._records.items() if record.acknowledged}
-        return _counted((it.severity, it.key in marks, it.key in self._muted) for it in self._incidents)
+        marks = ((it.severity, self._marks.get(it.key, _UNMARKED)) for it in self._incidents)
+        return _counted((severity, bool(on.acknowledged), bool(on.muted)) for severity, on in marks)
 
     def record(self, key: str) -> IncidentRecord | None:
         """Return the record of an incident, even if it has just ended."""
         return self._records.get(key)
 
     def _opened(self, incident: Incident) -> Open:
-        muted = self._muted.get(incident.key)
+        marks = self._marks.get(incident.key, _UNMARKED)
         record = self._records.get(incident.key)
         if record is None:
-            return Open(incident=incident, began=incident.since, muted=muted)
+            return Open(incident=incident, began=incident.since, acknowledged=marks.acknowledged, muted=marks.muted)
         return Open(
             incident=incident,
             began=record.began,
@@ -143,71 +319,87 @@ class Book:
             peak=record.peak,
             peak_at=record.peak_at,
             returned=record.returned,
+            turns=record.turns,
             changes=record.changes,
             is_growing=record.is_growing,
-            acknowledged=record.acknowledged,
-            muted=muted,
+            acknowledged=marks.acknowledged,
+            muted=marks.muted,
         )
 
     def _without(self, it: Open, hidden: set[str], user: Identity) -> Open | None:
         """Return the incident without its findings about hidden topics; None if nothing is left.
 
-        The numbers of the past are sums over everything, so we leave them out as soon as something is hidden.
+        The past of a group is that of all its members, even if the user sees all that are left, so we leave it out.
         """
-        seen = [finding.without_quotes() for finding in it.incident.findings if finding.topic not in hidden]
-        if len(seen) == len(it.incident.findings):
-            changes = tuple(entry for entry in it.changes if entry.is_for(user.sees))
-            return replace(it, incident=replace(it.incident, findings=tuple(seen)), changes=changes)
+        incident = it.incident
+        seen = [finding.without_quotes() for finding in incident.findings if finding.topic not in hidden]
         if not seen:
             return None
-        return replace(
-            it,
-            incident=incident_of(it.incident.cause, seen, Index(self._snapshot, seen)),
-            then=None,
-            peak=None,
+        if incident.cause.kind is CauseKind.SINGLE:
+            changes = tuple(entry for entry in it.changes if entry.is_for(user.sees))
+            return replace(it, incident=replace(incident, findings=tuple(seen)), changes=changes)
+        if len(seen) == len(incident.findings):
+            part = replace(incident, findings=tuple(seen))
+        else:
+            part = incident_of(incident.cause, seen, Index(self._snapshot, seen))
+        marks = self._marks_on(part, is_whole=False)
+        return Open(
+            incident=part,
+            began=part.since,
+            began_before=part.since <= self._started + self._snapshot.interval,
             changes=tuple(entry for entry in it.changes if not entry.topic and not entry.also),
+            acknowledged=marks.acknowledged,
+            muted=marks.muted,
         )
 
     # What people say
 
-    def acknowledge(self, key: str, mark: Mark | None) -> bool:
-        """Acknowledge an incident, or undo that with None. Return False if it is gone."""
-        record = self._records.get(key)
-        if record is None:
-            return False
-        self._records[key] = replace(record, acknowledged=mark)
-        self._marked()
-        return True
+    def acknowledge(self, key: str, mark: Mark | None, user: Identity | None = None) -> bool:
+        """Acknowledge an incident, or undo that with None. Return False if it is gone, or too many are acknowledged.
 
-    def mute(self, key: str, mark: Mark | None) -> bool:
-        """Mute an incident until `mark.until`, or unmute it with None. Return False if too many are muted."""
+        A `user` who sees only some topics marks what they see of it.
+        """
+        return self._marked(self._acknowledged, key, mark, user)
+
+    def mute(self, key: str, mark: Mark | None, user: Identity | None = None) -> bool:
+        """Mute an incident until `mark.until`, or unmute it with None. As for `acknowledge`."""
+        return self._marked(self._muted, key, mark, user)
+
+    def _marked(self, coverage: Coverage, key: str, mark: Mark | None, user: Identity | None) -> bool:
+        shown = self.open() if user is None else self.seen_by(user)
+        incident = next((it.incident for it in shown if it.key == key), None)
+        if incident is None:
+            return False
+        is_whole = user is None or user.sees_everything or incident.cause.kind is CauseKind.SINGLE
         if mark is None:
-            self._muted.pop(key, None)
-        elif key not in self._muted and len(self._muted) >= MOST_MUTED:
+            coverage.take_back(key, incident.wrong, is_whole=is_whole)
+        elif not coverage.put(key, incident.wrong, mark, is_whole=is_whole):
             return False
-        else:
-            self._muted[key] = mark
-        self._marked()
-        return True
-
-    def _marked(self) -> None:
+        self._marks = self._marks_that_hold()
         self.version += 1
         self._open = None
+        return True
 
     # Over a restart
 
     def dump(self) -> Any:
-        """Return everything worth keeping, as plain values."""
-        kept = _Kept(format=_FORMAT, records=tuple(self._records.values()), muted=tuple(self._muted.items()))
-        return to_json(kept)
+        """Return everything worth keeping."""
+        acknowledged, muted = self._acknowledged.dump(), self._muted.dump()
+        return {
+            "format": _FORMAT,
+            "records": to_json(tuple(self._records.values())),
+            "acknowledged": lambda: to_json(acknowledged),  # marks may cover many thousand findings
+            "muted": lambda: to_json(muted),
+        }
 
     def load(self, dumped: Any) -> None:
-        """Restore the output of `dump`. Raise ValueError for anything else."""
+        """Restore the output of `dump`. Raise ValueError for anything else, such as a file of an earlier release."""
+        if isinstance(dumped, dict) and dumped.get("format") != _FORMAT:
+            raise ValueError(f"expected format {_FORMAT}, got {dumped.get('format')}")
         kept = from_json(_Kept, dumped)
-        if kept.format != _FORMAT:
-            raise ValueError(f"expected format {_FORMAT}, got {kept.format}")
         self._records = {record.key: record for record in kept.records[:MOST]}
-        self._muted = dict(kept.muted[:MOST_MUTED])
+        self._acknowledged.load(kept.acknowledged)
+        self._muted.load(kept.muted)
 
 
 def in_view(incidents: Sequence[Open]) -> tuple[list[Open], list[Open], list[Open]]:
@@ -230,10 +422,28 @@ def _counted(incidents: Iterable[tuple[Severity, bool, bool]]) -> Counts:
 
 
 def _badness(incident: Incident) -> tuple[object, ...]:
-    return _SEVERITIES[incident.severity], -incident.weight, incident.key
+    return incident.severity is Severity.INFO, -incident.weight, incident.key
 
 
 def _order(it: Open) -> tuple[object, ...]:
-    """Return the sort key of a card. Weights count by powers of two, so that small changes don't move cards."""
-    size = int(it.incident.weight).bit_length()
-    return _SEVERITIES[it.incident.severity], bool(it.acknowledged), not it.is_growing, -size, it.began, it.key
+    """Return the sort key of a card. Impacts count by powers of two, so that small changes don't move cards."""
+    is_remark = it.incident.severity is Severity.INFO
+    return is_remark, bool(it.acknowledged), -int(it.incident.weight), it.began, it.key
+
+
+def _added(record: IncidentRecord, turn: Turn) -> tuple[Turn, ...]:
+    return (*record.turns, turn)[-_MOST_TURNS:]
+
+
+def _with_numbers(then: Numbers) -> str:
+    return f", {numbers.exact(then.waiting)} waiting" if then.waiting else ""
+
+
+def _reopening(incident: Incident, mark: Mark, finding: Finding, is_known: bool) -> str:
+    """Say why a mark no longer holds."""
+    said = f"Muted by {mark.by} until {numbers.moment(mark.until)}" if mark.until else f"Acknowledged by {mark.by}"
+    about = finding.node
+    if finding.topic:
+        about = f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic
+    verdict = finding.verdict if about in (incident.subject, "") else f"{about}: {finding.verdict}"
+    return f"{said}; reopened because {f'this is a {finding.severity} now' if is_known else 'this is new'}: {verdict}"

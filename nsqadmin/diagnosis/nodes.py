@@ -20,7 +20,7 @@ _RULE: Final = "D16"
 _UNREACHABLE: Final = "D27"
 _MOST_PROBLEMS: Final = 3  # nsqlookupds to quote
 _SKEW: Final = 10.0  # seconds
-_ABOVE_ALL: Final = 1e9  # a lost node weighs more than any backlog elsewhere
+_REACH: Final = "reach"
 
 _VERDICTS: Final[Mapping[Health, str]] = {
     Health.DOWN: "does not answer",
@@ -35,7 +35,7 @@ def about_node(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     elif node.health in _VERDICTS:
         verdict = f"{node.address} {_verdict(node)}"
         known = [number("messages there, last known", node.depth)] if not node.is_reachable and node.answered_at else []
-        yield _finding(node, _severity(node.health), verdict, node.explanation + _from_its_copy(node), *known)
+        yield _finding(node, _REACH, _severity(node.health), verdict, node.explanation + _from_its_copy(node), *known)
     yield from _without_token(node, snapshot)
     yield from _unreachable(node)
     if node.is_reachable:
@@ -55,6 +55,7 @@ def _from_its_copy(node: Node) -> str:
 def _succeeded(node: Node) -> Finding:
     return _finding(
         node,
+        _REACH,
         Severity.WARNING,
         f"{node.address} does not answer; {node.successor} has taken over its name",
         f"Its messages are on {node.successor} now. Find out what happened to its machine. If it comes back, start nsqd "
@@ -66,18 +67,19 @@ def about_lookupd(lookupd: Lookupd) -> Iterator[Finding]:
     if lookupd.health in _VERDICTS:
         yield Finding(
             rule=_RULE,
+            facet=_REACH,
             severity=_severity(lookupd.health),
             verdict=f"nsqlookupd {lookupd.address} {_verdict(lookupd)}",
             advice=lookupd.explanation,
             node=lookupd.address,
             evidence=(say("error", lookupd.error),) if lookupd.error else (),
             since=lookupd.since,
-            weight=_ABOVE_ALL,
         )
 
     if lookupd.nodes_left_out or lookupd.topics_left_out:
         yield Finding(
             rule=_RULE,
+            facet="bounds",
             severity=Severity.WARNING,
             verdict=f"nsqlookupd {lookupd.address} lists more than is shown",
             advice=TOO_MANY_NODES,
@@ -101,6 +103,7 @@ def _without_token(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.token_withheld:
         yield _finding(
             node,
+            "token",
             Severity.WARNING,
             f"{node.address} is asked without the token",
             "If the node is yours, add it to --nsqd-token-to and enable HTTPS on it; if it isn't, find out who "
@@ -123,6 +126,7 @@ def _unreachable(node: Node) -> Iterator[Finding]:
     yield replace(
         _finding(
             node,
+            "",
             Severity.WARNING if node.is_reachable else Severity.PROBLEM,
             f"{node.address} cannot be reached by clients, says nsqlookupd",
             f"{seen} Start it with --broadcast-address=<a name or address that clients can reach>{here}, and with "
@@ -130,6 +134,7 @@ def _unreachable(node: Node) -> Iterator[Finding]:
             *(say("nsqlookupd says", problem) for problem in node.unreachable[:_MOST_PROBLEMS]),
         ),
         rule=_UNREACHABLE,
+        others=tuple(problem.partition(": ")[0] for problem in node.unreachable),
     )
 
 
@@ -144,6 +149,7 @@ def _sick(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.own_health not in ("", "OK") and not is_store:
         yield _finding(
             node,
+            "health",
             Severity.PROBLEM,
             f"{node.address} reports that it is not well",
             "Look at its log; most often it cannot write to its disk.",
@@ -160,10 +166,12 @@ def _not_everywhere(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.has_lookupds and missing and not node.draining:  # an earlier version deregisters then
         yield _finding(
             node,
+            "registration",
             Severity.WARNING,
             f"{node.address} is not registered with {', '.join(missing)}",
             "Consumers that ask there do not find it: check that its --lookupd-tcp-address names that nsqlookupd, and that it can reach it.",
             say("registered with", ", ".join(node.lookupds) or "none"),
+            others=tuple(missing),
         )
 
 
@@ -171,6 +179,7 @@ def _draining(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.draining:
         yield _finding(
             node,
+            "draining",
             Severity.INFO,
             f"{node.address} is draining: it accepts no messages, and delivers its waiting ones",
             "Its page shows what is left, and when it is safe to stop it.",
@@ -183,6 +192,7 @@ def _old(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         newest = max((other.version for other in snapshot.nodes), key=version_key, default="")
         yield _finding(
             node,
+            "version",
             Severity.INFO,
             f"{node.address} is older than the others",
             "Upgrade it when convenient.",
@@ -196,6 +206,7 @@ def _twice(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if twins:
         yield _finding(
             node,
+            "twin",
             Severity.WARNING,
             f"{node.broadcast_address} is announced by {len(twins) + 1} nodes with the same TCP port",
             "nsqadmin can't tell them apart: give each its own --broadcast-address.",
@@ -216,6 +227,7 @@ def _wrong_clock(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.clock_skew is not None and abs(node.clock_skew) > _SKEW:
         yield _finding(
             node,
+            "clock",
             Severity.WARNING,
             f"The clock of {node.address} is {numbers.duration(abs(node.clock_skew))} {'ahead' if node.clock_skew > 0 else 'behind'}",
             "Ages and latencies are wrong until the clocks agree: check that NTP is running.",
@@ -235,14 +247,23 @@ _OF_THE_REACHABLE: Final[tuple[Callable[[Node, Snapshot], Iterable[Finding]], ..
 )
 
 
-def _finding(node: Node, severity: Severity, verdict: str, advice: str, *evidence: Evidence) -> Finding:
+def _finding(
+    node: Node,
+    facet: str,
+    severity: Severity,
+    verdict: str,
+    advice: str,
+    *evidence: Evidence,
+    others: tuple[str, ...] = (),
+) -> Finding:
     return Finding(
         rule=_RULE,
+        facet=facet,
+        others=others,
         severity=severity,
         verdict=verdict,
         advice=advice,
         node=node.address,
         evidence=tuple(row for row in evidence if row.value),
-        since=node.since if not node.is_reachable else 0.0,
-        weight=_ABOVE_ALL if severity is Severity.PROBLEM else 0.0,
+        since=node.since if facet == _REACH and not node.is_reachable else 0.0,
     )

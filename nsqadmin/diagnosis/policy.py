@@ -207,6 +207,7 @@ def differing_files(snapshot: Snapshot) -> Iterator[Finding]:
                 advice="Nodes know nothing of each other: put the same file on all of them, and start each with "
                 "--policy-file.",
                 node=address,
+                others=tuple(told[usual]),
                 evidence=evidence,
             )
 

@@ -6,6 +6,7 @@ A standby is in no nsqlookupd, so we seldom see one. But it polls the owner, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from nsqadmin import numbers
@@ -16,7 +17,6 @@ from nsqadmin.diagnosis.words import age, number, say
 _LATE: Final = 60.0  # seconds
 _HOUR: Final = 3600.0
 _SETTLED: Final = 60.0  # seconds in which a running standby has polled
-_ABOVE_ALL: Final = 1e9
 
 
 def about_copy(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def _used_twice(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Fi
     """Find a node with the name of another one. It is about the one that started first: the other has fenced it."""
     for other in snapshot.nodes:
         if _is_after(other, node) and other.remote is not None and other.remote.key == copy.key:
-            yield _finding(
+            found = _finding(
                 "D32",
                 Severity.PROBLEM,
                 node,
@@ -105,6 +105,7 @@ def _used_twice(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Fi
                 "--remote-name of its own.",
                 say("store", copy.store),
             )
+            yield replace(found, others=(other.address,))
 
 
 def _unwatched(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Finding]:
@@ -143,5 +144,4 @@ def _finding(
         node=node.address,
         evidence=tuple(row for row in evidence if row.value),
         window=window,
-        weight=_ABOVE_ALL if severity is Severity.PROBLEM else 0.0,
     )

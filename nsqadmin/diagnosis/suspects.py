@@ -17,6 +17,7 @@ from nsqadmin.cluster.model import Channel, Client, Finding, Severity, Snapshot,
 from nsqadmin.diagnosis.clients import NEEDS_ATTENTION, Condition, judged
 from nsqadmin.diagnosis.incident import Cause, CauseKind
 from nsqadmin.diagnosis.names import pattern_of
+from nsqadmin.diagnosis.rules import rule_of
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.finding_index import Index
@@ -90,8 +91,8 @@ def _causes_by(
         if is_everybody or 2 * accused < clients[name]:
             continue
         if len(group) > 1 or _has_others(group[0].channel, signature, name):
-            cause = Cause(CauseKind.CONSUMER, name)
-            yield from ((id(it.finding), cause) for it in group)
+            for it in group:
+                yield id(it.finding), Cause(CauseKind.CONSUMER, name, rule_of(it.finding).family)
 
 
 def _has_others(channel: Channel, signature: Callable[[Client], str], name: str) -> bool:

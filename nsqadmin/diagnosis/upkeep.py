@@ -1,63 +1,257 @@
-"""Carries findings from one snapshot to the next: they freeze while a node is silent, and remember when they began.
+"""Follows findings from one snapshot to the next, so that a verdict gets worse at once and better slowly.
 
-A silent node's part of a topic or channel is its last answer. The rules still look at the sums, so they find new
-problems at once. But if a rule finds nothing any more, we can't know if the problem is over: the finding stays, marked
-as frozen, until the node answers or is forgotten.
+What we see of an object can improve for a bad reason: a node is silent, so that its messages can't time out; the policy
+drops what waits, so that the backlog stops growing; a timeout happens every ten minutes, so that half the time nothing
+is found. So a finding that isn't found any more stays
+
+    while a node that it rests on is silent               marked as frozen
+    while the object loses messages                       marked as held
+    until nothing of its family has been found for HOLD   marked as held
+    if something milder of its family is found: until that has lasted for MILDER, and for an hour if the severity has
+    changed in the hour before, so that it changes at most twice an hour
+
+The family matters (`rules.py`): a finding gives way at once to another one that is as bad and of the same family, for
+example when consumers that hang are stopped. What somebody switches off, such as a pause, ends at once, and so does
+everything about an object that is deleted, or a node that is forgotten. Remarks only freeze.
+
+Times are counted from snapshot to snapshot, and survive a restart as `dump` and `load`. After one, the findings of
+before are held until the rules have seen enough to find them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.cluster.model import Finding, Severity, Snapshot
+from nsqadmin.cluster.recording import from_json, to_json
+from nsqadmin.diagnosis.rules import Effect, Family, rule_of
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Channel
 
 SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 UNKNOWN_IN_PART: Final = "D17"
-_BLIP: Final = 4  # snapshots; a finding that is missing from fewer hasn't ended
+HOLD: Final = 100.0  # seconds; an incident has to close within two minutes
+MILDER: Final = 300.0  # seconds
+_HOUR: Final = 3600.0
+_LATEST: Final = 115.0  # seconds after which a finding has ended, even if samples are far apart
+_SAMPLES_OF_HOLD: Final = 20  # whoever samples more often wants to know sooner
+_SAMPLES_OF_MILDER: Final = 60
+_NOTHING: Final = SEVERITIES[Severity.INFO]  # the rank of a subject about which there are only remarks
+_MOST_KEPT: Final = 2000  # findings over a restart
+_FORMAT: Final = 1
+
+_Subject = tuple[str, str, str, Family]  # topic, channel, node
 
 
-def with_frozen(found: Sequence[Finding], before: Iterable[Finding], snapshot: Snapshot) -> Sequence[Finding]:
-    """Return the findings, plus findings of the previous snapshot that rest on a silent node and aren't found now.
+class Upkeep:
+    def __init__(self) -> None:
+        self._followed: dict[_Subject, _Followed] = {}
 
-    If one was worse before, it stays worse. D17, which says that we know nothing, doesn't stay: it gives way to new
-    findings.
-    """
-    if not snapshot.silent:
-        return found
-    now = {finding.key: finding for finding in found if finding.topic}
-    for finding in before:
-        newer = now.get(finding.key)
-        is_milder = newer is None or SEVERITIES[newer.severity] > SEVERITIES[finding.severity]
-        if is_milder and finding.rule != UNKNOWN_IN_PART and _rests_on_silent(finding, snapshot):
-            now[finding.key] = replace(finding, is_frozen=True)
-    frozen = {(finding.topic, finding.channel) for finding in now.values() if finding.is_frozen}
-    return [
-        *(it for it in now.values() if it.rule != UNKNOWN_IN_PART or (it.topic, it.channel) not in frozen),
-        *(it for it in found if not it.topic),
-    ]
+    def follow(self, found: Iterable[Finding], snapshot: Snapshot) -> list[Finding]:
+        """Return the findings to show: those of the rules, with the times when they began, and those that stay."""
+        by_subject: dict[_Subject, list[Finding]] = {}
+        losing: set[tuple[str, str]] = set()
+        for finding in found:
+            rule = rule_of(finding)
+            by_subject.setdefault((finding.topic, finding.channel, finding.node, rule.family), []).append(finding)
+            if rule.effect is Effect.LOST:
+                losing.add((finding.topic, finding.channel))
+        moment = _Moment(snapshot, losing)
+        before, self._followed = self._followed, {}
+        shown: list[Finding] = []
+        for subject, its in by_subject.items():
+            self._followed[subject] = followed = before.pop(subject, None) or _Followed()
+            shown += followed.next(its, moment)
+        for subject, followed in before.items():
+            shown += followed.next((), moment)
+            if followed.is_alive:
+                self._followed[subject] = followed
+        return _without_doubts(shown)
+
+    # Over a restart
+
+    def dump(self) -> Any:
+        known = [it for followed in self._followed.values() for it in followed.shown.values()]
+        known = [it for it in known if it.severity is not Severity.INFO][:_MOST_KEPT]
+        return {"format": _FORMAT, "findings": lambda: to_json(known)}
+
+    def load(self, dumped: Any) -> None:
+        """Restore the output of `dump`. Raise ValueError for anything else."""
+        kept = from_json(_Kept, dumped)
+        if kept.format != _FORMAT:
+            raise ValueError(f"expected format {_FORMAT}, got {kept.format}")
+        for it in kept.findings[:_MOST_KEPT]:
+            subject = (it.topic, it.channel, it.node, rule_of(it).family)
+            self._followed.setdefault(subject, _Followed()).restore(it)
 
 
-def _rests_on_silent(finding: Finding, snapshot: Snapshot) -> bool:
-    topic = snapshot.topic(finding.topic)
-    if topic is None or not finding.channel:
-        return topic is not None and bool(topic.silent)
-    channel = topic.channel(finding.channel)
-    return channel is not None and bool(channel.silent)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    format: int
+    findings: tuple[Finding, ...] = ()
 
 
-class Beginnings:
-    """The start time of each finding. A finding that is missing from a few snapshots keeps it."""
+class _Moment:
+    """What a snapshot says about the reasons for keeping a finding."""
 
-    def __init__(self, before: Iterable[Finding] = ()) -> None:
-        self._known = {finding.key: (finding.since, 0) for finding in before}  # its time, and the last snapshot with it
+    def __init__(self, snapshot: Snapshot, losing: set[tuple[str, str]]) -> None:
+        self.now = snapshot.taken_at
+        self.hold = min(HOLD, _LATEST - snapshot.interval, _SAMPLES_OF_HOLD * snapshot.interval)
+        self.milder = min(MILDER, _SAMPLES_OF_MILDER * snapshot.interval)
+        self._snapshot = snapshot
+        self._losing = losing
+        self._silent = {it.address for it in snapshot.nodes if not it.is_reachable and it.is_known and not it.successor}
+        self._silent |= {it.address for it in snapshot.lookupds if not it.is_reachable}
+        self._silent |= {it.node for it in snapshot.silent}
+        self._lookupds = {it.address for it in snapshot.lookupds}
+        self._channels: dict[str, dict[str, Channel]] = {}
 
-    def dated(self, findings: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-        """Yield the findings with their times; findings that already have one, for example about a node, keep it."""
-        for finding in findings:
-            since, _ = self._known.get(finding.key, (snapshot.taken_at, 0))
-            self._known[finding.key] = since, snapshot.index
-            yield finding if finding.since else replace(finding, since=since)
-        for key in [key for key, (_, seen) in self._known.items() if snapshot.index - seen >= _BLIP]:
-            del self._known[key]
+    def has_object(self, finding: Finding) -> bool:
+        if finding.channel:
+            return self._channel(finding) is not None
+        if finding.topic:
+            return self._snapshot.topic(finding.topic) is not None
+        return self._snapshot.node(finding.node) is not None or finding.node in self._lookupds
+
+    def is_silent(self, finding: Finding) -> bool:
+        """Return True if the finding rests on a node or nsqlookupd that is silent."""
+        if not self._silent:
+            return False
+        if finding.channel:
+            channel = self._channel(finding)
+            return channel is not None and bool(channel.silent)
+        if finding.topic:
+            topic = self._snapshot.topic(finding.topic)
+            return topic is not None and bool(topic.silent)
+        if rule_of(finding).family is Family.POLICY and finding.others:  # compared with others: one of them is enough
+            return finding.node in self._silent or self._silent.issuperset(finding.others)
+        return not self._silent.isdisjoint((finding.node, *finding.others))
+
+    def is_losing(self, finding: Finding) -> bool:
+        return bool(finding.topic) and (finding.topic, finding.channel) in self._losing
+
+    def _channel(self, finding: Finding) -> Channel | None:
+        """Find a channel by name. `Snapshot.channel` scans a topic's channels."""
+        if (of_topic := self._channels.get(finding.topic)) is None:
+            topic = self._snapshot.topic(finding.topic)
+            of_topic = {it.name: it for it in topic.channels} if topic is not None else {}
+            self._channels[finding.topic] = of_topic
+        return of_topic.get(finding.channel)
+
+
+class _Followed:
+    """The findings of one family about one object, from snapshot to snapshot."""
+
+    __slots__ = ("_changed", "_gone", "_gone_since", "_milder_since", "_rank", "_seen", "shown")
+
+    def __init__(self) -> None:
+        self.shown: dict[str, Finding] = {}  # by key
+        self._gone: dict[str, tuple[Finding, float]] = {}  # and since when; if one comes back soon, it is the same
+        self._rank = _NOTHING  # the worst that is shown
+        self._changed: tuple[float, ...] = ()  # when the severity changed within the last hour
+        self._gone_since: float | None = None  # since when nothing is found but what is held
+        self._milder_since: float | None = None  # since when what is found is milder than what is held
+        self._seen = 0.0  # the last snapshot
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self.shown or self._gone)
+
+    def restore(self, finding: Finding) -> None:
+        self.shown[finding.key] = finding
+        self._rank = min(self._rank, SEVERITIES[finding.severity])
+        self._seen = finding.seen
+
+    def next(self, found: Sequence[Finding], moment: _Moment) -> Iterable[Finding]:
+        """Return the findings to show, now that the rules have found these."""
+        now = moment.now
+        shown: dict[str, Finding] = {}
+        for it in found:
+            key = it.key
+            if key not in shown or SEVERITIES[it.severity] < SEVERITIES[shown[key].severity]:
+                shown[key] = it if it.since else replace(it, since=self._since(key, it, now))
+        if self.shown.keys() - shown.keys() or self._rank < _rank_of(shown):
+            self._keep(shown, moment)
+        else:
+            self._gone_since = self._milder_since = None
+        rank = _rank_of(shown)
+        if rank < self._rank < _NOTHING:
+            self._changed = (*self._changed, now)
+        self._remember(shown, now, moment.hold)
+        self._rank, self._seen = rank, now
+        return shown.values()
+
+    def _since(self, key: str, finding: Finding, now: float) -> float:
+        """Return when the finding began. One that gets worse begins again."""
+        before = self.shown.get(key)
+        if before is None and key in self._gone:
+            before = self._gone[key][0]
+        if before is None or SEVERITIES[finding.severity] < SEVERITIES[before.severity]:
+            return now
+        return before.since
+
+    def _keep(self, shown: dict[str, Finding], moment: _Moment) -> None:
+        """Add the findings that stay although they aren't found now, or only in a milder form."""
+        left: list[tuple[str, Finding]] = []
+        for key, before in self.shown.items():
+            newer = shown.get(key)
+            if newer is not None and SEVERITIES[newer.severity] <= SEVERITIES[before.severity]:
+                continue
+            if before.rule == UNKNOWN_IN_PART or not moment.has_object(before):
+                continue
+            if moment.is_silent(before):
+                shown[key] = before if before.is_frozen else self._marked(before, is_frozen=True)
+            elif before.severity is Severity.INFO or rule_of(before).is_switch:
+                continue
+            elif moment.is_losing(before):
+                shown[key] = self._held(before)
+            else:
+                left.append((key, before))
+        rank = _rank_of(shown)
+        left = [(key, before) for key, before in left if SEVERITIES[before.severity] < rank]
+        if not left:
+            self._gone_since = self._milder_since = None
+        elif self._is_kept(rank, moment):
+            shown.update((key, self._held(before)) for key, before in left)
+        elif rank < _NOTHING:
+            self._changed = (*self._changed, moment.now)
+
+    def _is_kept(self, rank: int, moment: _Moment) -> bool:
+        """Return True if findings that are worse than `rank` stay for now."""
+        now = moment.now
+        if self._milder_since is None:
+            self._milder_since = now
+        if rank == _NOTHING:
+            if self._gone_since is None:
+                self._gone_since = now
+            return now - self._gone_since < moment.hold
+        self._gone_since = None
+        self._changed = tuple(at for at in self._changed if now - at < _HOUR)
+        return bool(self._changed) or now - self._milder_since < moment.milder
+
+    def _held(self, finding: Finding) -> Finding:
+        return finding if finding.is_held else self._marked(finding, is_held=True)
+
+    def _marked(self, finding: Finding, *, is_frozen: bool = False, is_held: bool = False) -> Finding:
+        return replace(finding, is_frozen=is_frozen, is_held=is_held, seen=finding.seen or self._seen)
+
+    def _remember(self, shown: dict[str, Finding], now: float, span: float) -> None:
+        if self._gone or len(shown) != len(self.shown) or shown.keys() != self.shown.keys():
+            gone = {key: (it, now) for key, it in self.shown.items()} | self._gone
+            self._gone = {key: (it, at) for key, (it, at) in gone.items() if key not in shown and now - at <= span}
+        self.shown = shown
+
+
+def _rank_of(shown: dict[str, Finding]) -> int:
+    return min((SEVERITIES[it.severity] for it in shown.values()), default=_NOTHING)
+
+
+def _without_doubts(shown: list[Finding]) -> list[Finding]:
+    """Drop D17, which says that we know nothing, where an earlier finding has stayed."""
+    frozen = {(it.topic, it.channel) for it in shown if it.is_frozen}
+    if not frozen:
+        return shown
+    return [it for it in shown if it.rule != UNKNOWN_IN_PART or (it.topic, it.channel) not in frozen]

@@ -66,7 +66,7 @@ def verdict_of(cause: Cause, findings: Sequence[Finding], numbers: Numbers) -> s
         case CauseKind.PATTERN:
             return _of_nodes(findings) if not findings[0].topic else _of_names(findings)
         case CauseKind.SINGLE:
-            return findings[0].verdict
+            return f"{findings[0].verdict}{_further(len(findings) - 1)}"
 
 
 def without_node(verdict: str, node: str, by: str = "") -> str:
@@ -77,9 +77,12 @@ def without_node(verdict: str, node: str, by: str = "") -> str:
 def _of_node(address: str, findings: Sequence[Finding], numbers: Numbers) -> str:
     about = [finding for finding in findings if finding.node == address]
     verdict = without_node(about[0].verdict, address).rstrip(".") if about else "does not answer"
-    further = f", and {counted(len(about) - 1, 'more finding')}" if len(about) > 1 else ""
     affected = f"; this affects {counted(numbers.channels, 'channel')}" if numbers.channels else ""
-    return f"{verdict}{further}{affected}"
+    return f"{verdict}{_further(len(about) - 1)}{affected}"
+
+
+def _further(count: int) -> str:
+    return f", and {counted(count, 'more finding')}" if count > 0 else ""
 
 
 def _of_nodes(findings: Sequence[Finding]) -> str:
@@ -91,9 +94,20 @@ def _of_nodes(findings: Sequence[Finding]) -> str:
 
 
 def _of_names(findings: Sequence[Finding]) -> str:
-    one, many = _OF_RULES.get(findings[0].rule, (findings[0].verdict, findings[0].verdict))
-    number = len({(finding.topic, finding.channel) for finding in findings})
-    return f"{counted(number, 'channel' if findings[0].channel else 'topic')} {one if number == 1 else many}"
+    """Say how many there are for each rule, the worst rule first; a name counts once."""
+    by_rule: dict[str, set[tuple[str, str]]] = {}
+    for finding in findings:
+        by_rule.setdefault(finding.rule, set()).add((finding.topic, finding.channel))
+    parts: list[str] = []
+    said = set[tuple[str, str]]()
+    for rule, names in by_rule.items():
+        if number := len(names - said):
+            first = next(finding for finding in findings if finding.rule == rule)
+            one, many = _OF_RULES.get(rule, (first.verdict, first.verdict))
+            what = f"{number:,}" if parts else counted(number, "channel" if first.channel else "topic")
+            parts.append(f"{what} {one if number == 1 else many}")
+            said |= names
+    return ", ".join(parts)
 
 
 def _channels(findings: Sequence[Finding]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from nsqadmin.access import Identity
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
@@ -79,7 +80,7 @@ class _IncidentMarkPages:
             raise HttpError(400, "INVALID_ARG_FOR", details={"reason": f"for: one of {', '.join(CHOICES)}"})
         note = clean_note(form.get("note", ""))
         given = Mark(by=_name_of(request), at=now, note=note, until=until)
-        done = self._put(do, it.key, given)
+        done = self._put(do, it.key, given, identity_of(request))
         self._note(request, it, do, note, result="ok" if done else "failed")
         return self._painter.page(
             request,
@@ -91,17 +92,17 @@ class _IncidentMarkPages:
             until=until,
         )
 
-    def _put(self, do: str, key: str, mark: Mark) -> bool:
+    def _put(self, do: str, key: str, mark: Mark, user: Identity) -> bool:
         book = self._services.incidents
         match do:
             case "acknowledge":
-                return book.acknowledge(key, mark)
+                return book.acknowledge(key, mark, user)
             case "unacknowledge":
-                return book.acknowledge(key, None)
+                return book.acknowledge(key, None, user)
             case "mute":
-                return book.mute(key, mark)
+                return book.mute(key, mark, user)
             case _:
-                return book.mute(key, None)
+                return book.mute(key, None, user)
 
     def _note(self, request: Request, it: Open, do: str, note: str, *, result: str) -> None:
         """Add an action of a user to the activity."""
@@ -121,13 +122,14 @@ class _IncidentMarkPages:
     def _why_not(self, request: Request, it: Open) -> str:
         """Return why the user may not mark the incident, or "".
 
-        You need the right to all of its topics, including the ones you can't see.
+        They mark what they see of it, so they need the right to these topics. What is about a node concerns everybody.
         """
         identity = identity_of(request)
         if reason := identity.why_not(Right.OPERATE):
             return reason
-        whole = next(each for each in self._services.incidents.open() if each.key == it.key)
-        if all(identity.may(Right.OPERATE, topic) for topic in whole.incident.topics):
+        if not identity.sees_everything and any(not finding.topic for finding in it.incident.findings):
+            return f"an incident of a node is for users with the right '{Right.OPERATE}' to all topics"
+        if all(identity.may(Right.OPERATE, topic) for topic in it.incident.topics):
             return ""
         return f"you do not have the right '{Right.OPERATE}' for all topics of this incident"
 

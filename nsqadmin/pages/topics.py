@@ -56,6 +56,7 @@ class ChannelRow:
     state: State
     path: str
     states: frozenset[str]
+    impact: float
 
     @property
     def is_ephemeral(self) -> bool:
@@ -74,6 +75,7 @@ class TopicRow:
     channels: tuple[ChannelRow, ...]
     worst: ChannelRow | None = None  # of all its channels, including the ones a filter hides
     left_out: int = 0
+    impact: float = 0.0  # the worst of the topic and of its channels
 
     @property
     def is_ephemeral(self) -> bool:
@@ -179,17 +181,25 @@ def _row(topic: Topic, standing: Standing, wanted: TopicFilter) -> TopicRow | No
 def _whole_row(topic: Topic, standing: Standing) -> TopicRow:
     channels = tuple(_channel_row(channel, standing) for channel in topic.channels)
     state = standing.whole_topic(topic)
-    worst = max(channels, key=lambda row: (_STATE_ORDER.get(row.state.kind, 0), row.channel.depth), default=None)
-    return TopicRow(topic, state, topic.name, _states(state, topic.paused, topic.is_inactive), channels, worst)
+    worst = max(channels, key=lambda row: (row.impact, row.channel.depth), default=None)
+    impact = max(standing.impact(topic.name) or _at_least(state), worst.impact if worst is not None else 0.0)
+    states = _states(state, topic.paused, topic.is_inactive)
+    return TopicRow(topic, state, topic.name, states, channels, worst, impact=impact)
 
 
 def _channel_row(channel: Channel, standing: Standing) -> ChannelRow:
     state = standing.channel(channel)
-    return ChannelRow(channel, state, f"{channel.topic}/{channel.name}", _states(state, channel.paused))
+    impact = standing.impact(channel.topic, channel.name) or _at_least(state)
+    return ChannelRow(channel, state, f"{channel.topic}/{channel.name}", _states(state, channel.paused), impact)
+
+
+def _at_least(state: State) -> float:
+    """Return the impact of something without findings, so that what is unknown or paused comes before what is fine."""
+    return _STATE_ORDER.get(state.kind, 0) / 10
 
 
 def _states(state: State, paused: Paused, is_inactive: bool = False) -> frozenset[str]:
-    states = {state.kind}
+    states = set(state.kinds)
     if paused is not Paused.NO:
         states.add("paused")
     if is_inactive:
@@ -209,14 +219,9 @@ def _row_key(name: str) -> Callable[[TopicRow], float | str | None]:
         of_topic = _BY_TOPIC[name]
         return lambda row: of_topic(row.topic)
     if name == "state":
-        return _worst_state
+        return lambda row: row.impact
     key = SORTS[name]
     return lambda row: max((value for each in row.channels if (value := key(each.channel)) is not None), default=None)
-
-
-def _worst_state(row: TopicRow) -> float:
-    states = [row.state, *(each.state for each in row.channels)]
-    return max(_STATE_ORDER.get(state.kind, 0) for state in states)
 
 
 def _cut(row: TopicRow, sort: str) -> TopicRow:

@@ -43,7 +43,7 @@ class Moment:
 class Card:
     open: Open
     href: str
-    now_and_then: str  # "12,031 waiting, 1,200 when it began"
+    now_and_then: str  # "12,031 waiting (was 1,200)"
     names: tuple[tuple[str, str], ...]  # the first of its members, with their links
     others: int  # number of further members
     reason: Moment | None  # the last change before it began
@@ -94,13 +94,13 @@ def _of_one(finding: Finding, links: Links) -> Primary:
 
 
 def now_and_then(it: Open) -> str:
-    """Write how many messages wait now, and how many did when it began, if that differs."""
+    """Write how many messages wait now, and how many did when it began if that differs."""
     now, then = it.incident.numbers, it.then
     if not now.waiting and (then is None or not then.waiting):
         return ""
     text = f"{numbers.exact(now.waiting)} waiting"
     if then is not None and then.waiting != now.waiting:
-        text += f", {numbers.exact(then.waiting)} when it began"
+        text += f" (was {numbers.exact(then.waiting)})"
     return text
 
 
@@ -111,7 +111,9 @@ def time_line(it: Open) -> tuple[Moment, ...]:
 
 def _moments(it: Open) -> Iterator[Moment]:
     yield from map(_change, it.changes)
-    before = "It was there when nsqadmin started" if it.began_before else "It began"
+    for turn in it.turns:
+        yield Moment(at=turn.at, text=turn.text, who=turn.who)
+    before = "nsqadmin started, and it was already there" if it.began_before else "It began"
     yield Moment(at=it.began, text=f"{before}{_with_numbers(it.then)}", is_begin=True)
     if it.peak is not None and it.then is not None and it.peak > max(it.then.waiting, it.incident.numbers.waiting):
         yield Moment(at=it.peak_at, text=f"{numbers.exact(it.peak)} messages were waiting, the most so far")
@@ -162,7 +164,7 @@ def as_text(it: Open, *, now: float, url: str) -> str:
     incident = it.incident
     lines = [
         f"{incident.severity.value.upper()}: {incident.title}",
-        f"{'before' if it.began_before else 'since'} {numbers.moment(it.began)} ({numbers.duration(max(0.0, now - it.began))})",
+        _since(it, now),
     ]
     lines += [text for text in (now_and_then(it),) if text]
     if it.acknowledged:
@@ -181,6 +183,12 @@ def as_text(it: Open, *, now: float, url: str) -> str:
     return "\n".join(
         "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line) for line in lines
     )
+
+
+def _since(it: Open, now: float) -> str:
+    if it.began_before:
+        return f"since before {numbers.moment(it.began)} (nsqadmin started)"
+    return f"since {numbers.moment(it.began)} ({numbers.duration(max(0.0, now - it.began))})"
 
 
 def _in_text(finding: Finding) -> str:

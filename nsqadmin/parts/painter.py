@@ -22,7 +22,7 @@ from nsqadmin.parts.links import Links
 from nsqadmin.parts.page_cache import PageCache
 from nsqadmin.parts.rights import ACTION_WORDS, right_of
 from nsqadmin.parts.silence import parts_of
-from nsqadmin.parts.status import HEALTH, Standing, State
+from nsqadmin.parts.status import HEALTH, NodeStates, Standing, State
 from nsqadmin.parts.tables import Sorting, number_columns, page_number, part_of
 from nsqcommon.options import seconds
 from nsqcommon.passwords import without_credentials
@@ -79,10 +79,11 @@ class Painter:
         identity = identity_of(request)
         now = snapshot.taken_at if self._is_still else time.time()
         attention, _, _ = in_view(self._services.incidents.seen_by(identity))
-        states = {node.address: HEALTH[node.health] for node in snapshot.nodes}
+        standing = Standing(snapshot.findings)
+        nodes = NodeStates(snapshot, standing)
         context = {
             "snapshot": snapshot,
-            "standing": Standing(snapshot.findings),
+            "standing": standing,
             "now": now,
             "current": current,
             "scope": scope,
@@ -98,7 +99,8 @@ class Painter:
             "action_words": ACTION_WORDS,
             "is_light": is_light,
             "may_not": lambda kind, topic="": identity.why_not(right_of(kind), topic),
-            "health_of": lambda address: states.get(address, State("Unknown", "muted")),
+            "node_state": nodes.whole,
+            "own_node_state": nodes.own,
             "lookupd_state": _lookupd_state,
             "object_of": _object_of,
             "object_of_activity": _object_of_activity,

@@ -117,7 +117,7 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
     },
     "nodes": {
         "node": lambda node: (node.hostname, node.address),
-        "state": lambda node: _WORST_FIRST[HEALTH[node.health].kind],
+        "state": lambda node: (_WORST_FIRST[HEALTH[node.health].kind], not node.draining),
         "version": lambda node: version_key(node.version),
         "up": _negative("start_time"),
         "in": of_the("rates.incoming"),

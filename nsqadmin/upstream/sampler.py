@@ -20,7 +20,7 @@ from nsqadmin.cluster.model import NOTHING_YET, Activity, Series, Snapshot, Span
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.cluster.versions import Versions
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.diagnosis.upkeep import Beginnings
+from nsqadmin.diagnosis.upkeep import Upkeep
 from nsqadmin.upstream.asked import PATIENCE, Round
 from nsqadmin.upstream.census import Census
 from nsqadmin.upstream.group_survey import GroupSurvey
@@ -77,7 +77,7 @@ class Sampler:
         self._interest = Interest()
         self._merger = Merger()
         self._rows = Rows()
-        self._beginnings = Beginnings()
+        self.upkeep = Upkeep()
         self._versions = Versions()
         self._snapshot = NOTHING_YET
         self._begun = 0  # number of sweeps started
@@ -206,7 +206,7 @@ class Sampler:
         )
         # Rules look at the present series, so the series get the number of findings one sweep late.
         self.store.put(self._rows.of(drawn, before.findings), now=now)
-        findings = diagnose(drawn, self.store, before=before.findings, beginnings=self._beginnings)
+        findings = diagnose(drawn, self.store, self.upkeep)
         found = replace(drawn, findings=findings)
         events = events_between(before, found, restarted=census.take_restarted())
         events += self._versions.events(found)

@@ -21,16 +21,16 @@ def outage(*, unattended: int = TENANTS) -> Snapshot:
         channel(channel_node(depth=400, paused=True), topic="archive", name="cold"), name="archive", nodes=_rows(1)
     )
     findings = [
-        _finding("D16", f"{HUNG} does not answer", node=HUNG, weight=1e9),
-        *(_finding("D3", "No consumer is connected", it, weight=30.0) for it in tenants),
-        *(_finding("D7", "Handlers hang: messages time out and nothing is finished", it, weight=99.0) for it in shops),
+        _finding("D16", f"{HUNG} does not answer", node=HUNG, facet="reach", weight=60.0),
+        *(_finding("D3", "No consumer is connected", it, weight=35.0) for it in tenants),
+        *(_finding("D7", "Handlers hang: messages time out and nothing is finished", it, weight=36.5) for it in shops),
         *(
-            _finding("D4", "1 of 2 nodes has no consumer, and messages wait there", it, weight=10.0)
+            _finding("D4", "1 of 2 nodes has no consumer, and messages wait there", it, weight=32.0)
             for it in others[:PARTLY]
         ),
-        _finding("D1", "Paused: nothing is delivered", paused, severity=Severity.WARNING, weight=400.0),
+        _finding("D1", "Paused: nothing is delivered", paused, severity=Severity.WARNING, weight=16.6),
         *(
-            _finding("D16", f"{name} is older than the others", node=name, severity=Severity.INFO)
+            _finding("D16", f"{name} is older than the others", node=name, facet="version", severity=Severity.INFO)
             for name in (NODES[0], NODES[2])
         ),
         _finding("D10", "120 messages wait for their delay", others[-1], severity=Severity.INFO),
@@ -50,6 +50,7 @@ def _finding(
     severity: Severity = Severity.PROBLEM,
     weight: float = 0.0,
     node: str = "",
+    facet: str = "",
 ) -> Finding:
     return Finding(
         rule=rule,
@@ -59,6 +60,7 @@ def _finding(
         topic=about.name if about else "",
         channel=about.channels[0].name if about else "",
         node=node,
+        facet=facet,
         since=NOW - 300,
         weight=weight,
     )

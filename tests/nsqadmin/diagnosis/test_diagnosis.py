@@ -25,7 +25,7 @@ from nsqadmin.cluster.model import (
     TopicNode,
 )
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.diagnosis.upkeep import SEVERITIES, Beginnings
+from nsqadmin.diagnosis.upkeep import SEVERITIES, Upkeep
 from nsqadmin.parts.status import Standing
 from tests.support import picture
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
@@ -338,10 +338,11 @@ def test_the_worst_is_first_and_keeps_the_time_when_it_began() -> None:
         topic(channel(channel_node(depth=5000), topic="big"), name="big"),
         topic(channel(channel_node(paused=True), topic="calm"), name="calm"),
     )
-    first = diagnose(cluster, QUIET)
+    upkeep = Upkeep()
+    first = diagnose(cluster, QUIET, upkeep)
     assert [it.severity for it in first] == [Severity.PROBLEM, Severity.PROBLEM, Severity.INFO]
     assert first[0].topic == "big"
-    later = diagnose(snapshot(*cluster.topics, taken_at=NOW + 60), QUIET, before=first)
+    later = diagnose(snapshot(*cluster.topics, taken_at=NOW + 60), QUIET, upkeep)
     assert {it.since for it in later} == {NOW}
 
 
@@ -399,25 +400,26 @@ def test_d17_a_channel_with_a_silent_node_is_never_fine() -> None:
     assert said(finding) == {"waiting there, last known": "3", "consumers there, last known": "1"}
 
 
-def test_a_finding_freezes_while_its_node_is_silent_and_ends_when_the_node_answers() -> None:
+def test_a_finding_freezes_while_its_node_is_silent() -> None:
     full = client("n2:4151", ready_count=10, in_flight_count=10)
     cluster = on_two(channel_node("n1:4151"), channel_node("n2:4151", depth=500, in_flight_count=10, clients=(full,)))
     growing = Trends(depth=[100, 500], finished=[40, 40], incoming=[95, 97])
-    first = diagnose(cluster, growing)
+    upkeep = Upkeep()
+    first = diagnose(cluster, growing, upkeep)
     assert [it.rule for it in first] == ["D6"]
-    later = diagnose(hung("n2:4151", at=cluster), QUIET, before=first)
+    later = diagnose(hung("n2:4151", at=cluster), QUIET, upkeep)
     frozen = next(it for it in later if it.channel)
     assert (frozen.rule, frozen.is_frozen, frozen.since) == ("D6", True, NOW)
     assert "D17" not in {it.rule for it in later}
-    assert diagnose(replace(cluster, index=9), QUIET, before=later) == ()
 
 
 def test_a_finding_can_get_worse_while_a_node_is_silent() -> None:
     waiting = channel_node("n2:4151", paused=True)
-    first = diagnose(on_two(channel_node("n1:4151", paused=True), waiting), QUIET)
+    upkeep = Upkeep()
+    first = diagnose(on_two(channel_node("n1:4151", paused=True), waiting), QUIET, upkeep)
     assert [it.severity for it in first] == [Severity.INFO]
     worse = hung("n2:4151", at=on_two(channel_node("n1:4151", paused=True, depth=9), waiting))
-    finding = next(it for it in diagnose(worse, QUIET, before=first) if it.channel)
+    finding = next(it for it in diagnose(worse, QUIET, upkeep) if it.channel)
     assert (finding.rule, finding.severity, finding.is_frozen) == ("D1", Severity.WARNING, False)
 
 
@@ -459,9 +461,10 @@ def test_no_verdict_improves_when_nodes_fall_silent(
         made.append(channel_node(address, clients=clients, **row))
     cluster = replace(on_two(*made), nodes=tuple(map(node, addresses)), _by_address={})
     silent = data.draw(st.sets(st.sampled_from(addresses), min_size=1))
-    first = diagnose(cluster, Trends(**before))
+    upkeep = Upkeep()
+    first = diagnose(cluster, Trends(**before), upkeep)
     shown = hung(*silent, at=cluster)
-    later = diagnose(shown, Trends(**after), before=first)
+    later = diagnose(shown, Trends(**after), upkeep)
     worst = {it.key: SEVERITIES[it.severity] for it in later}
     for finding in first:
         assert worst[finding.key] <= SEVERITIES[finding.severity]
@@ -472,19 +475,3 @@ def test_no_verdict_improves_when_nodes_fall_silent(
     assert kinds.index(standing.whole_topic(it).kind) >= kinds.index(
         Standing(first).whole_topic(cluster.topics[0]).kind
     )
-
-
-# Since when
-
-
-def test_a_finding_that_is_missing_from_a_few_pictures_keeps_its_time() -> None:
-    beginnings = Beginnings()
-    waiting, empty = snapshot(topic(channel(channel_node(depth=5)))), snapshot(topic(channel(channel_node())))
-
-    def since(index: int, at: float) -> list[float]:
-        shown = waiting if at else empty
-        found = diagnose(replace(shown, index=index, taken_at=NOW + at), QUIET, beginnings=beginnings)
-        return [it.since - NOW for it in found]
-
-    assert [since(1, 5.0), since(2, 0.0), since(3, 0.0), since(4, 20.0)] == [[5.0], [], [], [5.0]]
-    assert [since(5, 0.0), since(8, 0.0), since(9, 0.0), since(10, 50.0)] == [[], [], [], [50.0]]

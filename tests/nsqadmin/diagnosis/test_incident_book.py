@@ -18,11 +18,13 @@ from tests.support.picture import NOW, channel, channel_node, snapshot, topic, v
 ANA = Mark(by="ana", at=NOW, note="looking at it")
 
 
-def picture(depth: int = 10, *, at: float = 0.0, name: str = "orders", **fields: object) -> Snapshot:
+def picture(
+    depth: int = 10, *, at: float = 0.0, name: str = "orders", channel_name: str = "c", **fields: object
+) -> Snapshot:
     """Return a picture `at` seconds after the first one, in which a channel has no consumer."""
     known: dict[str, object] = {"rule": "D3", "severity": Severity.PROBLEM, "since": NOW + at, "weight": float(depth)}
-    found = Finding(verdict="No consumer", advice="a", topic=name, channel="c", **{**known, **fields})  # type: ignore[arg-type]
-    it = channel(channel_node(depth=depth), topic=name)
+    found = Finding(verdict="No consumer", advice="a", topic=name, channel=channel_name, **{**known, **fields})  # type: ignore[arg-type]
+    it = channel(channel_node(depth=depth), topic=name, name=channel_name)
     return snapshot(topic(it, name=name), findings=(found,), taken_at=NOW + at)
 
 
@@ -131,8 +133,8 @@ def test_marks_move_incidents_down_and_out_of_sight() -> None:
     assert book.acknowledge(first.key, ANA)
     assert book.mute(second.key, replace(ANA, until=NOW + 900))
     attention, muted, _ = in_view(book.open())
-    assert [it.key for it in attention][-2] == first.key  # before the warning
-    assert attention[-2].acknowledged == ANA
+    assert attention[-1].key == first.key  # after all others
+    assert attention[-1].acknowledged == ANA
     assert [(it.key, it.state) for it in muted] == [(second.key, "muted")]
 
 
@@ -191,16 +193,15 @@ def test_the_book_is_bounded() -> None:
         f"{'abcdefghij'[number % 10]}{'klmnopqrst'[number // 10 % 10]}" * (1 + number // 100) for number in range(1500)
     ]
     for at, part in enumerate((names[:1200], names[1200:])):
-        its = [picture(number + 1, name=name, rule=f"X{name}") for number, name in enumerate(part)]
+        its = [picture(number + 1, name=name, channel_name=f"{name}-c") for number, name in enumerate(part)]
         found = tuple(it.findings[0] for it in its)
         book.observe(snapshot(*(it.topics[0] for it in its), findings=found, taken_at=NOW + at))
         assert len(book.open()) == len(part)
         assert len(book.dump()["records"]) <= MOST + len(part)
+    shown = book.open()
     book.observe(quiet(30))
     assert len(book.dump()["records"]) <= MOST
-    for number in range(2000):
-        book.mute(f"key{number}", replace(ANA, until=NOW + 900))
-    assert len(book.dump()["muted"]) == 1000
+    assert not book.mute(shown[0].key, replace(ANA, until=NOW + 900))  # it is over
 
 
 def test_begins_and_marks_survive_a_restart() -> None:
@@ -208,14 +209,14 @@ def test_begins_and_marks_survive_a_restart() -> None:
     shown = kept_for_long(before, picture(1200), picture(5000, at=60))
     before.acknowledge(shown.key, ANA)
     before.mute(shown.key, replace(ANA, until=NOW + 900))
-    after.load(msgpack.unpackb(msgpack.packb(before.dump())))
+    after.load(msgpack.unpackb(msgpack.packb(before.dump(), default=lambda value: value())))
     again = kept_for_long(after, picture(4000, at=120))
     assert (again.began, again.began_before, again.peak) == (NOW, False, 5000)
     assert again.acknowledged == ANA
     assert again.muted is not None
 
 
-@pytest.mark.parametrize("dumped", [None, [], {}, {"format": 2}, {"format": 1, "records": [7]}])
+@pytest.mark.parametrize("dumped", [None, [], {}, {"format": 1}, {"format": 2, "records": [7]}])
 def test_a_file_of_something_else_is_refused(dumped: object) -> None:
     with pytest.raises(ValueError, match=r"expected|missing"):
         Book().load(dumped)

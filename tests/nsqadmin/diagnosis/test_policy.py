@@ -8,6 +8,7 @@ import pytest
 
 from nsqadmin.cluster.model import Finding, Health, Severity, Snapshot, TopicNode
 from nsqadmin.diagnosis.findings import diagnose
+from nsqadmin.diagnosis.upkeep import Upkeep
 from tests.nsqadmin.diagnosis.test_diagnosis import QUIET, about, found, only, said
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
@@ -111,9 +112,10 @@ def test_what_is_over_is_no_finding() -> None:
 def test_what_was_lost_stays_found_while_the_node_is_silent() -> None:
     row = channel_node(clients=(client(),))
     shown = snapshot(topic(channel(row, policy_recent=(("overflow, dropped", 1),))))
-    before = diagnose(shown, QUIET)
+    upkeep = Upkeep()
+    diagnose(shown, QUIET, upkeep)
     silent = snapshot(topic(channel(row, silent=("n1:4151",)), silent=("n1:4151",)), silent=(silent_node(),))
-    (finding, *_) = diagnose(silent, QUIET, before=before)
+    (finding, *_) = diagnose(silent, QUIET, upkeep)
     assert (finding.rule, finding.is_frozen) == ("D22", True)
 
 

@@ -53,7 +53,7 @@ def outage_of(*, unattended: int = 38) -> tuple[Open, ...]:
 
 
 def test_a_card_has_the_numbers_then_and_now() -> None:
-    assert now_and_then(opened()) == "12,031 waiting, 1,200 when it began"
+    assert now_and_then(opened()) == "12,031 waiting (was 1,200)"
     assert now_and_then(opened(depth=7, then=7)) == "7 waiting"
     assert now_and_then(opened(depth=0, then=0)) == ""
 
@@ -114,7 +114,7 @@ def test_the_text_has_everything_for_a_chat() -> None:
     assert text.splitlines()[:3] == [
         "PROBLEM: orders/c: No consumer is connected",
         "since 2023-11-14T22:13:20Z (1m)",
-        "12,031 waiting, 1,200 when it began",
+        "12,031 waiting (was 1,200)",
     ]
     assert "2023-11-14T22:12:50Z  pause channel orders/c (ana)" in text
     assert "orders/c: No consumer is connected (consumers 0)" in text

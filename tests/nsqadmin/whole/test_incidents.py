@@ -72,7 +72,12 @@ def test_a_rule_over_similar_names_is_one_incident(admin: Nsqadmin) -> None:
     assert (it["cause"], it["rule"], it["now"]["waiting"]) == ("pattern", "D3", TENANTS)
     whole = admin.json("GET", f"/api/v2/incidents/{it['key']}").json
     assert len(whole["findings"]) == TENANTS
-    assert page(admin, "/").count('class="incident ') == len(admin.json("GET", "/api/v2/incidents").json["incidents"])
+
+    def has_a_card_for_each() -> bool:
+        cards = page(admin, "/").count('class="incident ')
+        return cards == len(admin.json("GET", "/api/v2/incidents").json["incidents"])
+
+    eventually(has_a_card_for_each)  # on a busy machine, nodes are slow for a moment
     assert admin.json("GET", "/api/v2/incidents/nosuch").status == 404
     assert admin.http("GET", "/incidents/nosuch").status == 404
 
@@ -133,6 +138,7 @@ def test_rights(cluster: Cluster, tmp_path: Path) -> None:
     roles = tmp_path / "roles.toml"
     roles.write_text(
         '[[role]]\nname="one"\nusers=["ben"]\ncan=["operator"]\ntopics=["tenant_3.*"]\n'
+        '[[role]]\nname="two"\nusers=["carl"]\ncan=["viewer"]\ntopics=["tenant_3.*"]\n'
         '[[role]]\nname="all"\nusers=["ana"]\ncan=["operator"]\n'
     )
     with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}") as admin:
@@ -146,11 +152,14 @@ def test_rights(cluster: Cluster, tmp_path: Path) -> None:
         assert "tenant_4.events" not in shown
         body = urlencode({"do": "mute", "for": "1h"}).encode()
         path = f"/incidents/{part['key']}/mark"
-        assert admin.http("POST", path, body, headers={**FORM, **ben}).status == 403
-        assert "all topics of this incident" in admin.http("GET", path, headers=ben).body.decode()
+        carl = {"x-forwarded-user": "carl"}
+        assert admin.http("POST", path, body, headers={**FORM, **carl}).status == 403
+        assert admin.http("POST", path, body, headers={**FORM, **ben}).status == 200
+        assert (wrong(admin, **ana)[subject]["state"], wrong(admin, **ben)[subject]["state"]) == ("open", "muted")
         assert admin.http("POST", path, body, headers={**FORM, **ana}).status == 200
+        assert wrong(admin, **ana)[subject]["state"] == "muted"
         entries = admin.json("GET", "/api/v2/activity?kind=action", **ana).json["activity"]
-        assert [(it["user"], it["result"]) for it in entries] == [("ana", "ok"), ("ben", "refused")]
+        assert [(it["user"], it["result"]) for it in entries] == [("ana", "ok"), ("ben", "ok")]
         entries = admin.json("GET", "/api/v2/activity?kind=action", **ben).json["activity"]
         assert [it["user"] for it in entries] == ["ben"]
 

@@ -1,0 +1,187 @@
+"""People's marks on incidents, and what each of them covers.
+
+A mark covers the findings that it was set on, each up to the severity that it had then. It holds for an incident if it
+covers all of the incident's findings that are no remarks. So it doesn't matter how findings are grouped into incidents:
+whatever is worse than it was, or was not there, is not covered, and muting one thing never hides another. One exception
+keeps groups quiet: the mark of a group also covers a new member, if that is a warning of a rule that the mark knows.
+
+    muted    ana    orders/c: D6 a warning             covers it
+                    orders/c: D6 a problem             doesn't: it is worse
+                    orders/c: D6, and D22 a problem    D6 only; D22 is in another family, and so in another incident
+
+A mark that once doesn't hold for an incident is over, so that the incident stays open when it improves later. But a
+user who sees only some topics marks what they see, and for them the mark is not over: otherwise they would learn from
+it that something hidden has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final
+
+from nsqadmin.cluster.model import Finding, Severity
+from nsqadmin.diagnosis.incident import Mark  # noqa: TC001 - from_json reads annotations at run time
+from nsqadmin.diagnosis.rules import name_of_rule
+
+MOST_MARKS: Final = 1000
+MOST_COVERED: Final = 200_000  # findings, by all marks together
+_SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covering:
+    """A mark with what it covers."""
+
+    key: str  # of the incident that it was set on
+    mark: Mark
+    covers: Mapping[str, Severity] = field(default_factory=dict)  # by the findings' keys
+    rules: Mapping[str, Severity] = field(default_factory=dict)  # of further members; empty: it covers only part of it
+    seen: float = 0.0  # when something that it covers was last there
+    is_over: bool = False  # it once did not hold, and now only does for users who see a part
+
+    def has(self, finding: Finding) -> bool:
+        return finding.key in self.covers and _is_up_to(finding.severity, self.covers[finding.key])
+
+    def has_rule_of(self, finding: Finding) -> bool:
+        covered = self.rules.get(name_of_rule(finding))
+        return covered is not None and finding.severity is not Severity.PROBLEM and _is_up_to(finding.severity, covered)
+
+
+class Coverage:
+    """All marks of one kind."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Covering, ...] = ()
+        self._seen: dict[tuple[str, str], float] = {}  # by incident and person: when something of it was last there
+        self._by_finding: dict[str, list[Covering]] = {}
+        self._by_incident: dict[str, list[Covering]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def put(self, key: str, findings: Sequence[Finding], mark: Mark, *, is_whole: bool) -> bool:
+        """Add a mark on the incident, in place of an earlier one by the same person. Return False if there are too many.
+
+        `is_whole` says that these are all findings of the incident that a mark has to cover.
+        """
+        others = [it for it in self._all if (it.key, it.mark.by) != (key, mark.by)]
+        covered = len(findings) + sum(len(it.covers) for it in others)
+        if len(others) >= MOST_MARKS or covered > MOST_COVERED or not findings:
+            return False
+        rules: dict[str, Severity] = {}
+        for it in findings if is_whole else ():
+            name = name_of_rule(it)
+            rules[name] = min(it.severity, rules.get(name, it.severity), key=_SEVERITIES.__getitem__)
+        covers = {it.key: it.severity for it in findings}
+        self._seen.pop((key, mark.by), None)
+        self._set((*others, Covering(key=key, mark=mark, covers=covers, rules=rules, seen=mark.at)))
+        return True
+
+    def take_back(self, key: str, findings: Iterable[Finding], *, is_whole: bool) -> None:
+        """Remove the marks on the incident, or for a user who sees a part of it, what they cover of that part."""
+        keys = {it.key for it in findings}
+        left = []
+        for it in self._all:
+            if it.key == key and is_whole:
+                continue
+            if not keys.isdisjoint(it.covers):
+                covers = {each: severity for each, severity in it.covers.items() if each not in keys}
+                it = replace(it, covers=covers, rules={})
+            elif it.key == key:
+                it = replace(it, rules={})
+            if it.covers:
+                left.append(it)
+        self._set(tuple(left))
+
+    def end(self, key: str, findings: Iterable[Finding]) -> None:
+        """End the marks that no longer hold for the incident, but not for users who see only a part of it."""
+        keys = {it.key for it in findings}
+        self._set(
+            tuple(
+                replace(it, is_over=True) if it.key == key or not keys.isdisjoint(it.covers) else it for it in self._all
+            )
+        )
+
+    def forget(self, is_over: Iterable[Covering]) -> None:
+        gone = {id(it) for it in is_over}
+        if gone:
+            self._set(tuple(it for it in self._all if id(it) not in gone))
+
+    def see(self, present: set[str], now: float, *, most_away: float) -> None:
+        """Forget the marks of which nothing has been there for `most_away` seconds. `present` has findings' keys."""
+        gone = []
+        for it in self._all:
+            if not present.isdisjoint(it.covers):
+                self._seen[it.key, it.mark.by] = now
+            elif now - self._seen_at(it) > most_away:
+                gone.append(it)
+        self.forget(gone)
+
+    # Questions
+
+    def __iter__(self) -> Iterator[Covering]:
+        return iter(self._all)
+
+    def of(self, key: str, findings: Sequence[Finding], *, is_whole: bool = True) -> Mark | None:
+        """Return the mark that holds for the incident, or for the part of it that a user sees. None: there is none."""
+        if not self._all:
+            return None
+        found: Covering | None = None
+        for finding in findings:
+            covering = self._covering(key, finding, is_whole=is_whole)
+            if covering is None:
+                return None
+            if found is None or _end(covering) < _end(found):
+                found = covering
+        return found.mark if found is not None else None
+
+    def set_on(self, key: str) -> Mark | None:
+        """Return a mark that was set on this whole incident, and isn't over."""
+        return next((it.mark for it in self._by_incident.get(key, ()) if it.rules and not it.is_over), None)
+
+    def uncovered(self, key: str, findings: Sequence[Finding]) -> tuple[Finding, bool] | None:
+        """Return the first finding that no mark covers, and whether one has covered it in a milder form."""
+        for it in findings:
+            if self._covering(key, it, is_whole=True) is None:
+                return it, it.key in self._by_finding
+        return None
+
+    def _covering(self, key: str, finding: Finding, *, is_whole: bool) -> Covering | None:
+        """Return the mark that covers the finding for the longest time."""
+        found = [it for it in self._by_finding.get(finding.key, ()) if it.has(finding)]
+        if is_whole:
+            found += [it for it in self._by_incident.get(key, ()) if it.has_rule_of(finding)]
+            found = [it for it in found if not it.is_over]
+        return max(found, key=_end, default=None)
+
+    def _seen_at(self, covering: Covering) -> float:
+        return self._seen.get((covering.key, covering.mark.by), covering.seen)
+
+    def _set(self, coverings: tuple[Covering, ...]) -> None:
+        self._all = coverings
+        self._seen = {
+            (it.key, it.mark.by): at for it in coverings if (at := self._seen.get((it.key, it.mark.by))) is not None
+        }
+        self._by_finding, self._by_incident = {}, {}
+        for it in coverings:
+            self._by_incident.setdefault(it.key, []).append(it)
+            for key in it.covers:
+                self._by_finding.setdefault(key, []).append(it)
+
+    # Over a restart
+
+    def dump(self) -> tuple[Covering, ...]:
+        return tuple(replace(it, seen=self._seen_at(it)) for it in self._all)
+
+    def load(self, coverings: Sequence[Covering]) -> None:
+        self._set(tuple(coverings[:MOST_MARKS]))
+
+
+def _end(covering: Covering) -> float:
+    return covering.mark.until if covering.mark.until is not None else inf
+
+
+def _is_up_to(severity: Severity, covered: Severity) -> bool:
+    return _SEVERITIES[severity] >= _SEVERITIES[covered]

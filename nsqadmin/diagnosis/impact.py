@@ -1,0 +1,34 @@
+"""The impact of a finding: the one number that orders findings, incidents and cards.
+
+    impact = effect x severity x (1 + messages) x (1 + messages a second)
+
+It is a logarithm, in bits, so that one step is a doubling: the effect counts eight doublings a rank, and a problem six
+more than a warning. So 60,000 messages that are stuck come before 50 without a consumer, whatever their severities, but
+a channel that loses a hundred a second comes before both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import exp2, log2
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.cluster.model import Severity
+
+if TYPE_CHECKING:
+    from nsqadmin.diagnosis.rules import Effect
+
+_OF_EFFECT: Final = 8.0  # bits for each rank
+_OF_SEVERITY: Final = {Severity.PROBLEM: 6.0, Severity.WARNING: 0.0, Severity.INFO: -64.0}  # remarks come last
+
+
+def impact(effect: Effect, severity: Severity, *, messages: float = 0.0, speed: float = 0.0) -> float:
+    """Return the impact. `messages` wait or are lost, and `speed` says by how many a second they get more."""
+    return _OF_EFFECT * effect + _OF_SEVERITY[severity] + log2(1.0 + max(messages, 0.0)) + log2(1.0 + max(speed, 0.0))
+
+
+def together(impacts: Iterable[float]) -> float:
+    """Return the impact of several findings."""
+    each = tuple(impacts)
+    most = max(each)
+    return most + log2(sum(exp2(it - most) for it in each))
