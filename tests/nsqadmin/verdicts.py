@@ -23,6 +23,7 @@ CLOSED: Final = (
 )  # seconds after its end until it is said no more: it is over at the next tick, and then seen
 MOST_FLIPS: Final = 2  # in an hour
 _HOUR: Final = 3600.0
+_OF_SILENCE: Final = "D16"
 _RANKS: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1}
 _WELL: Final = 2
 _WORDS: Final = ("problem", "warning", "well")
@@ -124,7 +125,7 @@ class Verdicts:
             if rank < where.get(subject, _WELL):
                 where[subject] = rank
                 seen.titles[subject] = it.incident.title
-        if of_node:
+        if any(finding.node == of_node and finding.rule == _OF_SILENCE for finding in it.incident.findings):
             seen.began[of_node] = it.began, it.began_before
 
     # What is wrong with it
@@ -180,6 +181,8 @@ class Verdicts:
 
     def _flips(self) -> Iterator[str]:
         for fault in self.faults:
+            if fault.is_muted:
+                continue
             ranks = [
                 (seen.at, seen.said.get(fault.subject, _WELL)) for seen in self.seen if fault.must_be_said(seen.at)
             ]
