@@ -111,7 +111,7 @@ async def _live_services(
 ) -> Services:
     queries = Queries(lambda: settings.options, upstream)
     notifier = Notifier(settings.options)
-    sampler = Sampler(lambda: settings.options, upstream, activity, shows_groups=policy.shows_payload_to_all)
+    sampler = Sampler(lambda: settings.options, upstream, activity, shows_texts=policy.shows_payload_to_all)
     book = Book(activity.newest)
     webhook = IncidentWebhook(settings.options, activity.add_event) if settings.options.incident_webhook else None
     sampler.on_snapshot(partial(_observe, book, webhook))

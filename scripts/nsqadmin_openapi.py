@@ -46,6 +46,8 @@ _RECORDS: Final[tuple[type, ...]] = (
     model.Channel,
     model.ChannelNode,
     MessageGroup,
+    model.BuriedReason,
+    model.Stall,
     model.Client,
     model.Latency,
     model.Percentile,

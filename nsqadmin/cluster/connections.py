@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.cluster.model import Client, Producer
 from nsqadmin.cluster.pace import Pace, pace_after
-from nsqadmin.cluster.sane import MOST_CLIENTS, Json, check_count, check_numbers, moment
+from nsqadmin.cluster.sane import MOST_CLIENTS, Json, by_our_clock, check_count, check_numbers, moment
 
 if TYPE_CHECKING:
     from nsqadmin.upstream.slices import Slices
@@ -24,14 +24,18 @@ _OF_CLIENTS: Final = (
     "requeue_count",
     "connect_ts",
     "sample_rate",
+    "touch_count",
 )
 
 
 def read_clients(
-    node: str, raw: Any, known: Mapping[ClientKey, Pace], at: float
+    node: str, raw: Any, known: Mapping[ClientKey, Pace], at: float, skew: float
 ) -> tuple[tuple[Client, ...], dict[ClientKey, Pace]]:
-    """Return the clients with their rates, and the paces for the next answer."""
-    clients = [read_client(node, it) for it in raw or ()]
+    """Return the clients with their rates, and the paces for the next answer.
+
+    `skew` is how many seconds the node's clock is ahead of ours.
+    """
+    clients = [read_client(node, it, skew) for it in raw or ()]
     paces = {key: pace for it in clients if (pace := known.get(key := _key_of(it))) is not None}
     return tuple(with_rates(client, paces, at) for client in clients), paces
 
@@ -53,7 +57,7 @@ def with_rates(client: Client, paces: dict[ClientKey, Pace], at: float) -> Clien
     return replace(client, finish_rate=rates[0], requeue_rate=rates[1], timeout_rate=rates[2])
 
 
-def read_client(node: str, raw: Json) -> Client:
+def read_client(node: str, raw: Json, skew: float = 0.0) -> Client:
     counts = [raw.get(name) or 0 for name in _OF_CLIENTS]
     oldest = raw.get("oldest_in_flight_ms")
     check_numbers(*counts, oldest or 0)
@@ -84,6 +88,8 @@ def read_client(node: str, raw: Json) -> Client:
         tls_cipher_suite=str(raw.get("tls_cipher_suite") or ""),
         tls_negotiated_protocol=str(raw.get("tls_negotiated_protocol") or ""),
         tls_negotiated_protocol_is_mutual=bool(raw.get("tls_negotiated_protocol_is_mutual")),
+        touch_count=raw.get("touch_count") or 0,
+        last_touch=by_our_clock(raw.get("last_touch_at"), skew),
         oldest_in_flight=oldest / 1000 if oldest is not None else None,
     )
 

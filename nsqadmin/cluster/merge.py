@@ -17,6 +17,7 @@ from nsqadmin.cluster.model import (
     Paused,
     Percentile,
     Rates,
+    Stall,
     Topic,
     Totals,
 )
@@ -79,6 +80,7 @@ class Merger:
     def __init__(self) -> None:
         self._before: dict[str, _Merged] = {}
         self._ages = Ages()
+        self._now = self._wall = 0.0
 
     def merge(
         self, answers: Sequence[NodeAnswer], directory: Directory, *, now: float, wall: float = 0.0
@@ -88,6 +90,7 @@ class Merger:
 
         Includes the last answers of silent nodes, so that no sum drops because a node doesn't answer.
         """
+        self._now, self._wall = now, wall
         self._ages.begin(now, wall)
         names = set(directory.topics)
         for answer in answers:
@@ -144,6 +147,8 @@ class Merger:
         silent_here = tuple(row.node for row in rows if row.node in silent)
         rates = summed_rates([part.rates for part in parts])
         depth = sum(row.depth for row in rows)
+        net_rate = _summed(row.net_rate for row in rows)
+        growth = None if net_rate is None else net_rate + (rates.removed or 0.0)
         ready = None
         if all(row.clients is not None for row in rows):
             ready = sum(client.ready_count for row in rows for client in row.clients or ())
@@ -162,7 +167,30 @@ class Merger:
             ready_count=ready,
             oldest_age=age.seconds,
             oldest_is_older=age.is_older,
-            drain_time=drain_time(depth, rates) if not silent_here else None,
+            net_rate=net_rate,
+            drain_time=drain_time(depth, growth) if not silent_here else None,
+            stall=self._stall(parts, silent_here),
+        )
+
+    def _stall(self, parts: Sequence[ChannelPart], silent: tuple[str, ...]) -> Stall | None:
+        timed_out, found = 0, []
+        for part in parts:
+            if part.row.node in silent:
+                continue
+            standstill = part.flow.standstill
+            if standstill is not None:
+                found.append(standstill)
+                timed_out += max(part.row.timeout_count - standstill.timed_out_before, 0)
+            elif part.row.in_flight_count:
+                return None
+        if not found:
+            return None
+        last = max(found, key=lambda it: it.since)
+        return Stall(
+            since=self._wall - (self._now - last.since),
+            is_older=last.is_older,
+            timed_out=timed_out,
+            has_held_up=any(it.has_held_up for it in found),
         )
 
 
@@ -184,14 +212,11 @@ def _added_up(parts: Iterable[Counts]) -> Counts:
     return tuple(sorted(total.items()))
 
 
-def drain_time(depth: int, rates: Rates) -> float | None:
-    """Return the seconds until a channel is empty at these rates; None: unknown, or it doesn't shrink."""
+def drain_time(depth: int, growth: float | None) -> float | None:
+    """Return the seconds until a channel is empty if its depth changes like this; None: unknown, or it doesn't shrink."""
     if not depth:
         return 0.0
-    if rates.incoming is None or rates.finished is None:
-        return None
-    shrinks = rates.finished - rates.incoming
-    return depth / shrinks if shrinks > _STANDSTILL else None
+    return depth / -growth if growth is not None and -growth > _STANDSTILL else None
 
 
 def summed_rates(parts: Sequence[Rates]) -> Rates:
@@ -206,6 +231,10 @@ def summed_rates(parts: Sequence[Rates]) -> Rates:
         requeued=_summed([rates.requeued for rates in parts]),
         timed_out=_summed([rates.timed_out for rates in parts]),
         failed=_summed([rates.failed for rates in parts]),
+        dropped=_summed([rates.dropped for rates in parts]),
+        expired=_summed([rates.expired for rates in parts]),
+        buried=_summed([rates.buried for rates in parts]),
+        removed=_summed([rates.removed for rates in parts]),
         bytes=_summed([rates.bytes for rates in parts]),
     )
 
@@ -220,7 +249,8 @@ def merged_latency(parts: Iterable[Latency | None]) -> Latency | None:
 
     Such a mean isn't a percentile of the whole, so we also keep the minimum and the maximum.
     """
-    known = [part for part in parts if part is not None]
+    told = [part for part in parts if part is not None]
+    known = [part for part in told if part.count] or told[:1]  # without a sample, a percentile says nothing
     if not known:
         return None
     if len(known) == 1:
@@ -240,6 +270,10 @@ def merged_latency(parts: Iterable[Latency | None]) -> Latency | None:
 
 def _joined(before: Percentile, added: Percentile, share: float) -> Percentile:
     """Merge two percentiles; `share` is the weight of the second one."""
+    if before.average is None or before.minimum is None or before.maximum is None:
+        return added
+    if added.average is None or added.minimum is None or added.maximum is None:
+        return before
     return Percentile(
         quantile=added.quantile,
         average=before.average + (added.average - before.average) * share,
@@ -269,6 +303,10 @@ def totals_of(topics: Iterable[Topic]) -> Totals:
             requeued=_summed(channel.rates.requeued for channel in channels),
             timed_out=_summed(channel.rates.timed_out for channel in channels),
             failed=_summed(channel.rates.failed for channel in channels),
+            dropped=_summed(channel.rates.dropped for channel in channels),
+            expired=_summed(channel.rates.expired for channel in channels),
+            buried=_summed(channel.rates.buried for channel in channels),
+            removed=_summed(channel.rates.removed for channel in channels),
             bytes=_summed(topic.rates.bytes for topic in topics),
         ),
     )

@@ -33,11 +33,6 @@ Counts = tuple[tuple[str, int], ...]  # by cause
 TAIL_PREFIX: Final = "nsqadmin_tail_"  # of nsqadmin's own channels, which tail a topic for viewers
 
 
-def dropped_among(counts: Counts) -> int:
-    """Return how many messages the policy has dropped. In nsqd, each such cause ends with the same word."""
-    return sum(count for cause, count in counts if cause.endswith(", dropped"))
-
-
 class Health(StrEnum):
     """The outcome of the last request to a node."""
 
@@ -63,26 +58,26 @@ class Paused(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentile:
-    """A percentile of the time from publishing to finishing, in nanoseconds.
+    """A percentile of the time from publishing to finishing, in nanoseconds. None: nothing was finished lately.
 
     Over several nodes, `average` is only the mean of their percentiles.
     """
 
     quantile: float
-    average: float
-    minimum: float
-    maximum: float
+    average: float | None
+    minimum: float | None
+    maximum: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    count: int
+    count: int  # messages that nsqd has measured lately; 0: the percentiles are unknown
     percentiles: tuple[Percentile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Events per second between the last two samples, except `failed`.
+    """Events per second between the last two samples; `failed` and all that follow are over the last minute.
 
     nsqd doesn't count finished messages. We derive them: they came in and aren't waiting, in flight or deferred.
     """
@@ -91,8 +86,12 @@ class Rates:
     finished: float | None = None  # channels only
     requeued: float | None = None
     timed_out: float | None = None
-    failed: float | None = None  # requeued and timed out together, over the last minute; channels only
-    bytes: float | None = None  # topics only
+    failed: float | None = None  # requeued and timed out together; channels only
+    dropped: float | None = None  # lost by a policy, but not because of their age; channels only
+    expired: float | None = None  # dropped or buried by a policy because of their age; channels only
+    buried: float | None = None  # buried, by consumers or a policy, at least; channels only
+    removed: float | None = None  # from the queue by a policy: dropped, expired, buried by overflow; channels only
+    bytes: float | None = None  # between the last two samples; topics only
 
 
 UNKNOWN_RATES = Rates()
@@ -284,6 +283,8 @@ class Client:
     finish_rate: float | None = None  # over the last minute
     requeue_rate: float | None = None  # over the last minute
     timeout_rate: float | None = None  # over the last minute: messages that it let time out
+    touch_count: int = 0
+    last_touch: float | None = None  # when it last extended a message's deadline; None: unknown, or never
     oldest_in_flight: float | None = None  # how long it has had its oldest message; None: unknown, or it has none
 
 
@@ -301,6 +302,24 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuriedReason:
+    """Why messages are buried."""
+
+    pattern: str  # with `*` for numbers and ids; may be hidden
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Consumers hold messages and have finished none, on all nodes that answer and on which they hold any."""
+
+    since: float
+    is_older: bool = False  # it was so when nsqadmin started
+    timed_out: int = 0  # messages that have timed out since
+    has_held_up: bool = False  # other messages have waited for a minute since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelNode(ChannelNumbers):
     """A channel on one node."""
 
@@ -313,6 +332,7 @@ class ChannelNode(ChannelNumbers):
     paused: bool = False
     latency: Latency | None = None
     oldest_at: float | None = None  # publish time of its oldest waiting message, if the node reports it (ours does)
+    net_rate: float | None = None  # change of the depth a second, over about a minute; None: unknown
     paused_why: str = ""  # if it has paused itself
     in_flight_full_since: float | None = None  # when max_in_flight was reached; None: it isn't
     group_count: int | None = None  # groups with messages that are held, wait again or are in flight; None: no rules
@@ -321,6 +341,8 @@ class ChannelNode(ChannelNumbers):
     largest_groups: tuple[MessageGroup, ...] = ()  # the same; names may be hidden
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
+    buried_recent: int = 0  # messages buried in the last five minutes, at least
+    buried_reasons: tuple[BuriedReason, ...] = ()  # most frequent first; only requested if messages were buried lately
     expires_at: float | None = None  # when the policy deletes it, if it stays unused
     clients: tuple[Client, ...] | None = None  # None: not requested in this sweep
 
@@ -350,7 +372,9 @@ class Channel(ChannelNumbers):
     oldest_is_older: bool = (
         False  # `oldest_age` is a lower bound: some node doesn't report it, or we haven't watched long enough
     )
-    drain_time: float | None = None  # until it is empty at the present rates; None: unknown, or it doesn't shrink
+    net_rate: float | None = None  # change of the depth a second, over about a minute, on the nodes that answer
+    drain_time: float | None = None  # until consumers have emptied it at this rate; None: never, or unknown
+    stall: Stall | None = None  # consumers hold messages and finish none
 
     @property
     def is_ephemeral(self) -> bool:
@@ -384,11 +408,14 @@ class Channel(ChannelNumbers):
         return self.in_flight_count / self.ready_count if self.ready_count else None
 
     @property
-    def net_rate(self) -> float | None:
-        """Growth in messages a second; negative when it shrinks. Unknown while a node is silent."""
-        if self.silent or self.rates.incoming is None or self.rates.finished is None:
-            return None
-        return self.rates.incoming - self.rates.finished
+    def growth(self) -> float | None:
+        """The net rate if no policy had removed any messages: dropping messages is no way to keep up."""
+        return None if self.net_rate is None else self.net_rate + (self.rates.removed or 0.0)
+
+    @property
+    def buried_recent(self) -> int:
+        """Messages buried in the last five minutes on the nodes that answer, at least."""
+        return sum(row.buried_recent for row in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,7 +558,7 @@ QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
 class Finding:
     """A rule's result. Its subject is in `topic`, `channel` and `node`."""
 
-    rule: str  # "D1" to "D38"
+    rule: str  # "D1" to "D41"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # how to fix it

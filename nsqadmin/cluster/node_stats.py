@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from nsqadmin.cluster.connections import ClientKey, read_clients, read_producers, with_rates
 from nsqadmin.cluster.copies import read_copy
+from nsqadmin.cluster.flow import Flow, Paced, Step, first_flow, flow_after, has_finished, is_settled, step_between
 from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.model import (
     UNKNOWN_RATES,
@@ -25,15 +26,15 @@ from nsqadmin.cluster.model import (
     Rates,
     RemoteCopy,
     TopicNode,
-    dropped_among,
 )
-from nsqadmin.cluster.pace import Pace, pace_after
+from nsqadmin.cluster.pace import Pace
 from nsqadmin.cluster.policy_counts import Reading, Readings, counted_lately, read_counts
 from nsqadmin.cluster.sane import (
     LONGEST_NAME,
     MOST_CLIENTS,
     Json,
     NotUnderstood,
+    by_our_clock,
     check_count,
     check_numbers,
     moment,
@@ -43,8 +44,6 @@ from nsqadmin.cluster.sane import (
 from nsqadmin.upstream.slices import Slices, at_once
 
 _PLAIN: Final = 0  # marshal's version without references: equal values give equal bytes
-_NANOSECONDS: Final = 1_000_000_000
-_LEAST_SKEW: Final = 2.0  # seconds; we can't detect less, because nodes send their time in whole seconds
 # Limits for one answer, several times the size of the largest node. Each entry takes about a kilobyte while shown.
 _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
@@ -53,8 +52,19 @@ _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_
 # The measures of topics and channels: our name, and the one in /stats.
 _TOPIC_NUMBERS: Final = [(it.name, it.key) for it in measures_of(TopicNode)]
 _CHANNEL_NUMBERS: Final = [(it.name, it.key) for it in measures_of(ChannelNode)]
-_STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0, failed=0.0)
+_STILL: Final = Rates(
+    incoming=0.0,
+    finished=0.0,
+    requeued=0.0,
+    timed_out=0.0,
+    failed=0.0,
+    dropped=0.0,
+    expired=0.0,
+    buried=0.0,
+    removed=0.0,
+)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
+_NOTHING: Final = Step(0, 0, 0, 0, 0, 0, 0)
 
 
 _NO_CLIENTS: Final[Mapping[ClientKey, Pace]] = {}  # one for all, because most channels of a big cluster have none
@@ -64,7 +74,7 @@ _NO_CLIENTS: Final[Mapping[ClientKey, Pace]] = {}  # one for all, because most c
 class ChannelPart:
     row: ChannelNode
     rates: Rates
-    failures: Pace | None = None  # of its requeues and timeouts together
+    flow: Flow
     clients: Mapping[ClientKey, Pace] = field(default_factory=dict)  # finished, requeued and timed out messages of each
     readings: Readings = ()  # of its policy counts, if there are any
 
@@ -72,7 +82,10 @@ class ChannelPart:
     def is_at_rest(self) -> bool:
         return (
             self.rates is _STILL
+            and not self.row.net_rate
             and not self.row.policy_recent
+            and not self.row.buried_recent
+            and is_settled(self.flow.standstill, self.row)
             and not any(
                 client.finish_rate or client.requeue_rate or client.timeout_rate for client in self.row.clients or ()
             )
@@ -151,7 +164,8 @@ def _silenced(part: ChannelPart) -> ChannelPart:
         replace(client, finish_rate=None, requeue_rate=None, timeout_rate=None, oldest_in_flight=None)
         for client in part.row.clients or ()
     )
-    return replace(part, row=replace(part.row, policy_recent=(), clients=clients), rates=UNKNOWN_RATES)
+    row = replace(part.row, net_rate=None, policy_recent=(), buried_recent=0, clients=clients)
+    return replace(part, row=row, rates=UNKNOWN_RATES)
 
 
 def read_stats(
@@ -193,7 +207,9 @@ def stats_in_slices(
     basis = None if before is None or restarted else before
     seconds = at - basis.at if basis is not None else 0.0
     try:
-        reader = _TopicReader(node, basis, seconds, at, has_clients, has_history, skew)
+        reader = _TopicReader(
+            node, basis, before.at if before is not None else None, seconds, at, has_clients, has_history, skew
+        )
         topics = {}
         for raw in document.get("topics") or ():
             topics[_name(raw, "topic_name")] = yield from reader.read(raw)
@@ -235,7 +251,8 @@ def _opened(document: Any) -> dict[str, Any]:
 @dataclass(slots=True)
 class _TopicReader:
     node: str
-    basis: NodeAnswer | None  # the answer since which we count rates
+    basis: NodeAnswer | None  # the answer since which we count rates; None: there is none, or the node was restarted
+    since: float | None  # when the previous answer came
     seconds: float  # since that answer
     at: float  # when this answer came
     has_clients: bool
@@ -265,25 +282,28 @@ class _TopicReader:
             latency=read_latency(raw.get("e2e_processing_latency")),
             policy_counts=counts,
             policy_recent=recent,
-            expires_at=_moment(raw.get("expires_at"), self.skew),
+            expires_at=by_our_clock(raw.get("expires_at"), self.skew),
             has_log=self.has_history,
         )
         known = before.channels if before is not None else {}
+        arrived = _arrived(before.row, row) if before is not None else None
         channels = {}
         for raw_channel in raw.get("channels") or ():
             name = _name(raw_channel, "channel_name")
-            channels[name] = self._channel(raw_channel, known.get(name))
+            channels[name] = self._channel(raw_channel, known.get(name), arrived)
             yield
         rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
         return TopicPart(row, rates, channels, packed, readings=readings)
 
     def _lately(self, before: TopicPart | ChannelPart | None, counts: Counts) -> tuple[Readings, Counts]:
         readings = before.readings if before is not None else ()
-        if not readings and before is not None and self.basis is not None:
-            readings = (Reading(self.basis.at, before.row.policy_counts),)
+        if not readings and self.since is not None:
+            # What is new, or on a node that was restarted, has counted from zero since the previous answer.
+            readings = (Reading(self.since, before.row.policy_counts if before is not None else ()),)
         return counted_lately(readings, Reading(self.at, counts))
 
-    def _channel(self, raw: Json, before: ChannelPart | None) -> ChannelPart:
+    def _channel(self, raw: Json, before: ChannelPart | None, arrived: int | None) -> ChannelPart:
+        """Parse a channel. `arrived` is the number of messages that its topic may have handed over; None: unknown."""
         self._channels += 1
         self._clients += len(raw.get("clients") or ())
         check_count(self._channels, _MOST_CHANNELS, "channels")
@@ -293,16 +313,20 @@ class _TopicReader:
         paces: Mapping[ClientKey, Pace] = _NO_CLIENTS
         if self.has_clients or raw.get("clients") is not None or raw.get("client_count") == 0:
             known = before.clients if before is not None else {}
-            clients, paces = read_clients(self.node, raw.get("clients"), known, self.at)
+            clients, paces = read_clients(self.node, raw.get("clients"), known, self.at, self.skew)
             row = replace(row, clients=clients)
         if raw.get("client_count") is None:
             row = replace(row, client_count=len(row.clients or ()))
         readings, recent = self._lately(before, row.policy_counts)
         row = replace(row, policy_recent=recent)
-        failures = failures_of(row)
-        old, pace = (before.row, before.failures) if before is not None else (None, None)
-        rates = _channel_rates(row, old, self.seconds, pace.rates(self.at, failures) if pace is not None else None)
-        return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces or _NO_CLIENTS, readings)
+        flow, step, paced = first_flow(self.at, row), None, None
+        if before is not None and self.seconds > 0:
+            step = step_between(before.row, row, arrived)
+            progress = step is not None and has_finished(before.row, row, step)
+            flow = flow_after(before.flow, self.at, row, step, has_finished=progress)
+            paced = flow.paced(self.at, row)
+            row = replace(row, net_rate=paced.net if paced is not None else None, buried_recent=flow.buried_lately)
+        return ChannelPart(row, _rates(step, paced, self.seconds), flow, paces or _NO_CLIENTS, readings)
 
     def _channel_row(self, raw: Json) -> ChannelNode:
         """Parse the channel's own numbers, without its clients and the counts since the previous answer."""
@@ -313,13 +337,13 @@ class _TopicReader:
             **numbers,
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
-            oldest_at=_moment(raw.get("oldest_timestamp"), self.skew),
+            oldest_at=by_our_clock(raw.get("oldest_timestamp"), self.skew),
             paused_why=text(raw.get("paused_why")),
-            in_flight_full_since=_moment(raw.get("in_flight_full_since"), self.skew),
+            in_flight_full_since=by_our_clock(raw.get("in_flight_full_since"), self.skew),
             group_count=whole(raw.get("group_count")),
-            held_full_since=_moment(raw.get("held_full_since"), self.skew),
+            held_full_since=by_our_clock(raw.get("held_full_since"), self.skew),
             policy_counts=read_counts(raw.get("policy_counts")),
-            expires_at=_moment(raw.get("expires_at"), self.skew),
+            expires_at=by_our_clock(raw.get("expires_at"), self.skew),
         )
 
 
@@ -349,29 +373,24 @@ def _unchanged(before: TopicPart, at: float) -> TopicPart:
     return TopicPart(row, _SILENT, still, before.packed, readings=readings)
 
 
-def _moment(timestamp: Any, skew: float) -> float | None:
-    """Convert a time in nanoseconds by the node's clock to seconds by ours; None if the node doesn't send it."""
-    if timestamp is None or not (seconds := moment(timestamp / _NANOSECONDS)):
-        return None
-    return seconds - (skew if abs(skew) >= _LEAST_SKEW else 0.0)
-
-
 def _stilled(part: ChannelPart, at: float) -> ChannelPart:
-    row, paces, failures, readings = part.row, part.clients, failures_of(part.row), part.readings
-    failed = (part.failures.rates(at, failures) if part.failures is not None else None) or (0.0,)
+    row, paces, readings = part.row, part.clients, part.readings
+    flow = flow_after(part.flow, at, row, _NOTHING, has_finished=False)
+    paced = flow.paced(at, row)
+    row = replace(row, net_rate=paced.net if paced is not None else None, buried_recent=flow.buried_lately)
     if row.clients:
         paces = newer = dict(paces)
         row = replace(row, clients=tuple(with_rates(client, newer, at) for client in row.clients))
     if row.policy_recent:
         readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
         row = replace(row, policy_recent=recent)
-    return ChannelPart(
-        row,
-        replace(_STILL, failed=failed[0]) if failed[0] else _STILL,
-        pace_after(part.failures, at, failures),
-        paces,
-        readings,
-    )
+    return ChannelPart(row, _rates(_NOTHING, paced, 1.0), flow, paces, readings)
+
+
+def _arrived(before: TopicNode, now: TopicNode) -> int | None:
+    """Return how many messages the topic may have handed over to each channel; None if it was created again."""
+    published = now.message_count - before.message_count
+    return None if published < 0 else published + max(before.depth - now.depth, 0)
 
 
 def _topic_rates(now: TopicNode, before: TopicNode | None, seconds: float) -> Rates:
@@ -383,38 +402,22 @@ def _topic_rates(now: TopicNode, before: TopicNode | None, seconds: float) -> Ra
     return Rates(incoming=messages / seconds, bytes=size / seconds) if messages else _SILENT
 
 
-def _channel_rates(
-    now: ChannelNode, before: ChannelNode | None, seconds: float, failed: tuple[float, ...] | None
-) -> Rates:
-    if before is None or seconds <= 0:
+def _rates(step: Step | None, paced: Paced | None, seconds: float) -> Rates:
+    if step is None:
         return UNKNOWN_RATES
-    incoming = now.message_count - before.message_count
-    requeued, timed_out = now.requeue_count - before.requeue_count, now.timeout_count - before.timeout_count
-    if incoming < 0 or requeued < 0 or timed_out < 0:
-        return UNKNOWN_RATES
-    # Finished are the messages that came in, aren't there any more, and weren't dropped by a rule; emptying a channel
-    # or discarding buried messages looks like finishing. While a message moves, nsqd may count it twice or not at all,
-    # so the difference can fall a little below zero.
-    dropped = max(dropped_among(now.policy_counts) - dropped_among(before.policy_counts), 0)
-    finished = max(incoming + _held(before) - _held(now) - dropped, 0)
-    if not (incoming or finished or requeued or timed_out or (failed and failed[0])):
+    if step == _NOTHING and (paced is None or not any(paced[1:])):
         return _STILL
     return Rates(
-        incoming=incoming / seconds,
-        finished=finished / seconds,
-        requeued=requeued / seconds,
-        timed_out=timed_out / seconds,
-        failed=failed[0] if failed else None,
+        incoming=step.incoming / seconds,
+        finished=step.finished / seconds,
+        requeued=step.requeued / seconds,
+        timed_out=step.timed_out / seconds,
+        failed=paced.failed if paced is not None else None,
+        dropped=paced.dropped if paced is not None else None,
+        expired=paced.expired if paced is not None else None,
+        buried=paced.buried if paced is not None else None,
+        removed=paced.removed if paced is not None else None,
     )
-
-
-def failures_of(row: ChannelNode) -> tuple[int]:
-    """Return the number of failed deliveries, as the one counter of a pace."""
-    return (row.requeue_count + row.timeout_count,)
-
-
-def _held(row: ChannelNode) -> int:
-    return row.depth + row.in_flight_count + row.deferred_count + row.buried_count
 
 
 # Small parts
@@ -425,15 +428,15 @@ def read_latency(raw: Any) -> Latency | None:
     if not isinstance(raw, dict):
         return None
     count = raw.get("count") or 0
+    has_sample = raw.get("count") != 0  # without one, nsqd sends percentiles of zero
     check_numbers(count)
     percentiles = []
     check_count(len(raw.get("percentiles") or ()), _MOST_PERCENTILES, "percentiles")
     for entry in raw.get("percentiles") or ():
         value, quantile = entry.get("value") or 0, entry["quantile"]
         check_numbers(value, quantile)
-        percentiles.append(
-            Percentile(quantile=float(quantile), average=float(value), minimum=float(value), maximum=float(value))
-        )
+        known = float(value) if has_sample else None
+        percentiles.append(Percentile(quantile=float(quantile), average=known, minimum=known, maximum=known))
     return Latency(count=count, percentiles=tuple(percentiles)) if percentiles else None
 
 

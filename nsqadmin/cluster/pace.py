@@ -25,10 +25,15 @@ class Pace(NamedTuple):
 
     def rates(self, at: float, counts: Counts) -> tuple[float, ...] | None:
         """Return each counter's rate until now; None right at the start."""
+        changes = self.changes(at, counts)
+        return None if changes is None else tuple(max(change, 0.0) for change in changes)
+
+    def changes(self, at: float, counts: Counts) -> tuple[float, ...] | None:
+        """Return each number's change per second, which is negative if it has gone down; None right at the start."""
         seconds = at - self.older_at
         if seconds <= 0:
             return None
-        return tuple(max(now - before, 0) / seconds for now, before in zip(counts, self.older, strict=True))
+        return tuple((now - before) / seconds for now, before in zip(counts, self.older, strict=True))
 
 
 def pace_after(pace: Pace | None, at: float, counts: Counts) -> Pace:

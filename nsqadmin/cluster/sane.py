@@ -11,6 +11,8 @@ MOST_CLIENTS: Final = 100_000  # of one node's answer; also the limit on produce
 LONGEST_NAME: Final = 4096  # characters; NSQ allows 64
 _MOST: Final = 1 << 64  # every count is below this
 _END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
+_NANOSECONDS: Final = 1_000_000_000
+_LEAST_SKEW: Final = 2.0  # seconds; we can't detect less, because nodes send their time in whole seconds
 
 
 class NotUnderstood(ValueError):
@@ -49,3 +51,13 @@ def moment(value: Any) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME:
         return float(value)
     return 0.0
+
+
+def by_our_clock(timestamp: Any, skew: float) -> float | None:
+    """Convert a time in nanoseconds by a node's clock to seconds by ours; None if the node doesn't send it.
+
+    `skew` is how many seconds the node's clock is ahead of ours.
+    """
+    if timestamp is None or not (seconds := moment(timestamp / _NANOSECONDS)):
+        return None
+    return seconds - (skew if abs(skew) >= _LEAST_SKEW else 0.0)

@@ -63,7 +63,7 @@ class Case:
             trends=trends,
             series=channel_series(channel.topic, channel.name),
             waiting=channel.depth,
-            growth=channel.net_rate or 0.0,
+            growth=channel.growth or 0.0,
             lost=dropped_among(channel.policy_recent),
             topic=channel.topic,
             channel=channel.name,

@@ -1,4 +1,4 @@
-"""Rules about one channel: D1 to D10, D12, D15, D17, D18. Rules about the policy are in `policy.py`."""
+"""Rules about one channel: D1 to D10, D12, D15, D17, D18, D41. Further ones are in `policy.py`, `burials.py` and `groups.py`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Final
 from nsqadmin import numbers
 from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.model import Channel, ChannelNode, Evidence, Finding, Metric, Paused, Severity
-from nsqadmin.diagnosis import groups, policy
+from nsqadmin.diagnosis import burials, groups, policy
 from nsqadmin.diagnosis.case import Case, first_that_speaks
-from nsqadmin.diagnosis.clients import FULL, NEEDS_ATTENTION, Condition, judged
+from nsqadmin.diagnosis.clients import FULL, NEEDS_ATTENTION, Condition, is_busy, judged
+from nsqadmin.diagnosis.policy import removed_lately
 from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
-from nsqadmin.diagnosis.words import age, counted, name_of, number, one_of, rate, say
+from nsqadmin.diagnosis.words import age, counted, in_minutes, name_of, number, rate, say
 
 _MINUTE: Final = 60.0
 _RECENT: Final = 5 * _MINUTE
@@ -58,7 +59,7 @@ def _paused(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _nobody(channel: Channel, case: Case) -> Iterator[Finding]:
-    if not channel.depth or channel.client_count:
+    if channel.client_count or not (channel.depth or removed_lately(channel)):
         return
     yield case.finding(
         "D3",
@@ -72,7 +73,7 @@ def _nobody(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _nobody_there(channel: Channel, case: Case) -> Iterator[Finding]:
-    without = [row for row in channel.nodes if row.depth and not row.client_count]
+    without = [row for row in channel.nodes if (row.depth or removed_lately(row)) and not row.client_count]
     if not without or not channel.client_count:
         return
     names = ", ".join(row.node for row in without)
@@ -93,7 +94,9 @@ def _nobody_there(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
-    if not channel.depth or channel.ready_count != 0 or channel.in_flight_count or not channel.client_count:
+    if channel.ready_count != 0 or channel.in_flight_count or not channel.client_count:
+        return
+    if not (channel.depth or removed_lately(channel)):
         return
     if not any(row.client_count for row in _answering(channel)):
         return
@@ -113,47 +116,72 @@ def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
     )
 
 
-def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
-    if channel.silent or not _is_saturated(channel) or case.mean(Metric.FINISHED, _MINUTE) > _STANDSTILL:
-        return  # we don't know what a silent node finishes
-    timed_out = case.mean(Metric.TIMED_OUT, _RECENT)
-    if not timed_out and not _all_stuck(channel, case):
+def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
+    """Find consumers that hold messages and finish none, until they finish one.
+
+    What the timeouts do doesn't matter: with an msg_timeout of 10 minutes, five of these go by without one.
+    """
+    stall, now = channel.stall, case.snapshot.taken_at
+    if stall is None or _requeues(channel, case) is not None:  # those that give all back are failing, not stuck
         return
-    if timed_out:
+    rows = _answering(channel)
+    waiting, in_flight = sum(row.depth for row in rows), sum(row.in_flight_count for row in rows)
+    has_held_up = bool(waiting or stall.has_held_up or stall.timed_out)
+    lasts = now - stall.since
+    holders = [it for row in rows for it in row.clients or () if it.in_flight_count]
+    if lasts < (_MINUTE if has_held_up else _RECENT) or any(is_busy(it, now) for it in holders):
+        return
+    # A Go nsqd doesn't tell touches or ages: there, only timeouts show that nobody works on the messages.
+    is_sure = bool(stall.timed_out) or bool(holders and all(it.oldest_in_flight is not None for it in holders))
+    if not is_sure and any(row.clients is None for row in rows) and lasts < _RECENT:
+        return  # the consumers are being asked for
+    if stall.timed_out:
         remedy = "raise msg_timeout or send TOUCH"
     else:
-        remedy = "raise max_in_flight in the policy file" if _is_limited(channel) else "add consumers"
+        remedy = "send TOUCH while it lasts, and " + (
+            "raise max_in_flight in the policy file" if _is_limited(channel) else "add consumers"
+        )
     yield case.finding(
         "D7",
-        Severity.PROBLEM if timed_out else Severity.WARNING,
-        "Handlers hang: messages time out and nothing is finished"
-        if timed_out
-        else "Handlers hang, or take long: messages wait and nothing is finished",
+        Severity.PROBLEM if is_sure else Severity.WARNING,
+        f"Consumers are stuck: nothing finished for {'at least ' * stall.is_older}{in_minutes(lasts)}, "
+        + (f"{waiting:,} waiting" if waiting else f"{in_flight:,} in flight"),
         f"Find out what the handlers wait for. If the work simply takes long, {remedy}.",
-        rate("timed out", timed_out),
-        rate("finished", 0.0),
-        number("in flight", channel.in_flight_count),
+        number("timed out since", stall.timed_out),
+        number("waiting", waiting),
+        number("in flight", in_flight),
         number("ready count", channel.ready_count or 0),
         *_worst(channel, case),
-        window=_RECENT if timed_out else _MINUTE,
-        is_inferred=not timed_out,
+        window=lasts,
+        is_inferred=not stall.timed_out,
     )
 
 
-def _all_stuck(channel: Channel, case: Case) -> bool:
-    """Return True if messages wait while no consumer has finished any for half a minute.
-
-    With a long msg_timeout, hanging handlers don't make messages time out.
-    """
-    clients = [it for it in judged(channel, case.snapshot.taken_at) if it.client.ready_count]
-    if _is_limited(channel):  # others may be idle, because there is no place for a message of theirs
-        clients = [it for it in clients if it.client.in_flight_count]
-    return bool(channel.depth and clients) and all(it.condition is Condition.STUCK for it in clients)
+def _busy(channel: Channel, case: Case) -> Iterator[Finding]:
+    """Find consumers that have finished nothing for a minute because their work takes long."""
+    stall, now = channel.stall, case.snapshot.taken_at
+    if stall is None or now - stall.since < _MINUTE:
+        return
+    busy = [it for row in _answering(channel) for it in row.clients or () if is_busy(it, now)]
+    if not busy:
+        return
+    last = max(it.last_touch or 0.0 for it in busy)
+    yield case.finding(
+        "D41",
+        Severity.INFO,
+        f"{counted(len(busy), 'consumer').capitalize()} {'has' if len(busy) == 1 else 'have'} long work: nothing "
+        f"finished for {'at least ' * stall.is_older}{in_minutes(now - stall.since)}, but they touch their messages",
+        "As long as they send TOUCH, their messages do not time out. Nothing is wrong.",
+        number("in flight", sum(it.in_flight_count for it in busy)),
+        age("last touch ago", max(now - last, 0.0)),
+        number("waiting", channel.depth),
+        window=now - stall.since,
+    )
 
 
 def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
-    depths = case.recent(Metric.DEPTH, 2 * _MINUTE)
-    if not _is_saturated(channel) or len(depths) < _FEW or depths[-1] <= depths[0]:
+    growth = channel.growth  # as if no policy removed messages: losing them is no way to keep up
+    if growth is None or growth <= _STANDSTILL or not _is_saturated(channel):
         return
     finished = case.mean(Metric.FINISHED, 2 * _MINUTE)
     incoming = case.mean(Metric.INCOMING, 2 * _MINUTE)
@@ -171,12 +199,24 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
         else f"Consumers need about {times} the capacity: add consumers, or raise max_in_flight where they are idle.",
         rate("in", incoming),
         rate("finished", finished),
+        *_outflow(channel),
         number("in flight", channel.in_flight_count),
         number("ready count", channel.ready_count or 0),
         *_lag(channel),
         window=2 * _MINUTE,
         is_inferred=True,
     )
+
+
+def _outflow(channel: Channel) -> Iterator[Evidence]:
+    """Name what leaves the channel without having been finished."""
+    for label, value in (
+        ("dropped", channel.rates.dropped),
+        ("expired", channel.rates.expired),
+        ("buried", channel.rates.buried),
+    ):
+        if value:
+            yield rate(label, value)
 
 
 def _is_saturated(channel: Channel) -> bool:
@@ -203,24 +243,25 @@ def _is_limited(channel: Channel) -> bool:
 
 
 def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
-    requeued = case.mean(Metric.REQUEUED, _RECENT)
-    finished = case.mean(Metric.FINISHED, _RECENT)
-    timed_out = case.mean(Metric.TIMED_OUT, _RECENT)
-    deliveries = requeued + finished + timed_out
-    if requeued <= _STANDSTILL or requeued <= _REQUEUED * deliveries:
+    if (share := _requeues(channel, case)) is None:
         return
-    share = requeued / deliveries
     yield case.finding(
         "D8",
         Severity.PROBLEM,
-        f"Handlers fail: {one_of(share)} deliveries {'are' if share > 0.5 else 'is'} requeued",
+        f"Consumers are failing: {numbers.percent(share)} of deliveries are requeued",
         "Look at the consumers' logs, and at the messages that are requeued.",
-        say("requeued", f"{numbers.percent(share)} of deliveries"),
-        rate("requeued", requeued),
-        rate("finished", finished),
+        rate("requeued", case.mean(Metric.REQUEUED, _RECENT)),
+        rate("finished", case.mean(Metric.FINISHED, _RECENT)),
         *_worst(channel, case),
         window=_RECENT,
     )
+
+
+def _requeues(channel: Channel, case: Case) -> float | None:
+    """Return the share of deliveries that consumers requeue, if it is large."""
+    requeued = case.mean(Metric.REQUEUED, _RECENT)
+    deliveries = requeued + case.mean(Metric.FINISHED, _RECENT) + case.mean(Metric.TIMED_OUT, _RECENT)
+    return requeued / deliveries if requeued > max(_STANDSTILL, _REQUEUED * deliveries) else None
 
 
 def _one_failing(channel: Channel, case: Case) -> Iterator[Finding]:
@@ -246,8 +287,11 @@ def _one_failing(channel: Channel, case: Case) -> Iterator[Finding]:
 def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
     found = judged(channel, case.snapshot.taken_at)
     lagging = [it for it in found if it.condition in (Condition.STUCK, Condition.SLOW)]
-    if not lagging or not any((it.client.finish_rate or 0.0) > _STANDSTILL for it in found if it not in lagging):
-        return  # if nothing is finished at all, the delivery rules say so
+    others = [it for it in found if it not in lagging]
+    if not lagging or not any(
+        (it.client.finish_rate or 0.0) > _STANDSTILL or it.condition is Condition.BUSY for it in others
+    ):
+        return  # if nobody works at all, the delivery rules say so
     client, word = lagging[0].client, lagging[0].condition
     many = f"{len(lagging)} of {counted(len(found), 'consumer')} are slow or stuck, such as" if len(lagging) > 1 else ""
     yield case.finding(
@@ -329,13 +373,16 @@ def _unknown_in_part(channel: Channel, case: Case) -> Iterator[Finding]:
 
 _Rule = Callable[[Channel, Case], Iterable[Finding]]
 _GROUPS: Final[tuple[tuple[_Rule, ...], ...]] = (
-    (policy.stopped_itself, _paused, _nobody, _nobody_there, _nobody_ready, _hanging, _saturated),
+    (policy.stopped_itself, _paused, _nobody, _nobody_there, _nobody_ready, _stuck, _saturated),
     (_failing, _one_failing, _one_slow),
 )
 _IN_NO_GROUP: Final[tuple[_Rule, ...]] = (
     _deferred,
     _sampled,
     _spilling,
+    _busy,
+    burials.growing,
+    burials.lying,
     policy.dropping,
     policy.expiring,
     policy.ending,

@@ -1,5 +1,6 @@
 """Judges each consumer of a channel, by its own figures and by its peers'. This is the only place that does.
 
+    busy      it has finished none for half a minute, but touches those that it has: long work, not a fault
     stuck     it has as many messages as it may have, and has finished none for half a minute or lets them time out;
               while max_in_flight of the policy file is reached, any number is as many as it may have
     RDY 0     it asks for nothing, although messages wait
@@ -31,6 +32,7 @@ SLOW: Final = 0.25  # share of its peers' median rate
 STANDSTILL: Final = 0.05  # messages a second
 _PEERS: Final = 3  # consumers; with fewer, no rate is typical
 _NO_PROGRESS: Final = 30.0  # seconds; a shorter time without a FIN says little
+_TOUCHED: Final = 120.0  # seconds
 
 
 class Condition(StrEnum):
@@ -38,6 +40,7 @@ class Condition(StrEnum):
     NOT_READY = "RDY 0"
     FAILING = "failing"
     SLOW = "slow"
+    BUSY = "busy"
     IDLE = "idle"
     UNKNOWN = "unknown"
     NEW = "new"
@@ -91,8 +94,11 @@ def _judged(client: Client, rates: Sequence[float], *, waiting: bool, is_limited
 def _condition(client: Client, failing: float, peers: float, waiting: bool, is_full: bool, now: float) -> Condition:
     if client.finish_rate is None:
         return Condition.NEW
-    if is_full and not client.finish_rate and not client.requeue_rate and _had_time(client, now):
-        return Condition.STUCK
+    if not client.finish_rate and not client.requeue_rate and _had_time(client, now):
+        if is_busy(client, now):
+            return Condition.BUSY
+        if is_full:
+            return Condition.STUCK
     if not client.ready_count and waiting and not client.in_flight_count:
         return Condition.NOT_READY
     if failing > FAILING and (client.requeue_rate or 0.0) > STANDSTILL:
@@ -102,6 +108,19 @@ def _condition(client: Client, failing: float, peers: float, waiting: bool, is_f
     if not client.in_flight_count and not client.finish_rate:
         return Condition.IDLE
     return Condition.OK
+
+
+def is_busy(client: Client, now: float) -> bool:
+    """Return True if the consumer is working on its messages, as its touches show.
+
+    It touched them within the last two minutes; or longer ago, but since it got the oldest one, and none has timed out:
+    then its msg_timeout is longer, and isn't over yet.
+    """
+    if not client.in_flight_count or client.last_touch is None:
+        return False
+    ago = now - client.last_touch
+    has_kept = client.oldest_in_flight is not None and client.oldest_in_flight > ago and not client.timeout_rate
+    return ago <= _TOUCHED or has_kept
 
 
 def _had_time(client: Client, now: float) -> bool:

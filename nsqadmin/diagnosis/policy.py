@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
 from nsqadmin.actions.plan import Kind
-from nsqadmin.cluster.model import Channel, Counts, Evidence, Finding, Node, Severity, Snapshot, Topic
+from nsqadmin.cluster.flow import is_loss, is_removal
+from nsqadmin.cluster.model import Channel, ChannelNode, Counts, Evidence, Finding, Node, Severity, Snapshot, Topic
 from nsqadmin.cluster.policy_counts import LATELY
 from nsqadmin.diagnosis.words import counted, number, say
 
@@ -110,7 +111,7 @@ def expiring(channel: Channel, case: Case) -> Iterator[Finding]:
         return
     yield case.finding(
         "D23",
-        Severity.WARNING,
+        Severity.PROBLEM if any(is_loss(cause) for cause, _ in expired) else Severity.WARNING,
         f"Messages expire: {counted(_sum(expired), 'message')} waited for too long in the last minutes",
         "They waited for longer than the ttl of the policy file, and are not delivered any more. Add consumers, or "
         "lengthen the ttl.",
@@ -139,6 +140,11 @@ def ending(it: Topic | Channel, case: Case) -> Iterator[Finding]:
         number("messages in it", held),
         say("deleted on", ", ".join(f"{row.node} in {numbers.duration(max(at - now, 0.0))}" for at, row in rows)),
     )
+
+
+def removed_lately(it: Channel | ChannelNode) -> bool:
+    """Return True if a policy has taken messages out of the queue lately, so that an empty queue is no good sign."""
+    return any(is_removal(cause) for cause, _ in it.policy_recent)
 
 
 def _ending(counts: Counts, word: str) -> Counts:

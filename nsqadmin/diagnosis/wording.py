@@ -19,8 +19,8 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D4": ("has no consumer on some nodes", "have no consumer on some nodes"),
     "D5": ("has consumers that ask for nothing (RDY 0)", "have consumers that ask for nothing (RDY 0)"),
     "D6": ("has saturated consumers", "have saturated consumers"),
-    "D7": ("has handlers that hang", "have handlers that hang"),
-    "D8": ("has handlers that fail", "have handlers that fail"),
+    "D7": ("has stuck consumers", "have stuck consumers"),
+    "D8": ("has failing consumers", "have failing consumers"),
     "D9": ("has one slow consumer", "have one slow consumer each"),
     "D10": ("has messages that wait for their delay", "have messages that wait for their delay"),
     "D11": ("gets a burst", "get a burst"),
@@ -37,6 +37,9 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D36": ("may hold no more messages of its groups", "may hold no more messages of their groups"),
     "D37": ("gets messages with a wrong nsq-group", "get messages with a wrong nsq-group"),
     "D38": ("is held up by one group", "are held up by one group each"),
+    "D39": ("buries messages", "bury messages"),
+    "D40": ("has buried messages", "have buried messages"),
+    "D41": ("has consumers with long work", "have consumers with long work"),
     "D17": ("is unknown in part", "are unknown in part"),
 }
 
@@ -49,7 +52,7 @@ def subject_of(cause: Cause, findings: Sequence[Finding]) -> str:
 
 _HANDLERS: Final[Mapping[str, str]] = {
     "D5": "ask for nothing (RDY 0)",
-    "D7": "hang",
+    "D7": "are stuck",
     "D8": "requeue",
     "D9": "are slow",
     "D18": "requeue",

@@ -31,9 +31,10 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def one_of(share: float) -> str:
-    """Put a share into words: 0.33 is "1 of 3"."""
-    return f"{share * 10:.0f} of 10" if share > 0.5 else f"1 of {round(1 / share)}"
+def in_minutes(seconds: float) -> str:
+    """Write a duration in whole minutes, which doesn't change at every sample: 46 min, 3h 12m."""
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 60 else numbers.duration(60 * minutes)
 
 
 def name_of(client: Client) -> str:

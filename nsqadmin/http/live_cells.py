@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.model import Channel, Lookupd, Node, Severity, Snapshot, Topic
+from nsqadmin.parts.silence import is_all_unknown
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.measures import ChannelNumbers, Measure, TopicNumbers
@@ -111,7 +112,7 @@ def _cluster(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
     yield "cluster/topics", totals.topic_count
     yield "cluster/channels", totals.channel_count
     yield "cluster/clients", totals.client_count
-    yield "cluster/depth", totals.depth
+    yield "cluster/depth", None if is_all_unknown(snapshot) and not totals.depth else totals.depth
     yield "cluster/in_flight", totals.in_flight_count
     yield "cluster/deferred", totals.deferred_count
     yield "cluster/buried", totals.buried_count
@@ -172,6 +173,9 @@ def _put_channel(cells: Cells, channel: Channel, *, with_nodes: bool) -> None:
     cells[f"{key}/requeued"] = _rounded(rates.requeued)
     cells[f"{key}/timed_out"] = _rounded(rates.timed_out)
     cells[f"{key}/failed"] = _rounded(rates.failed)
+    cells[f"{key}/dropped"] = _rounded(rates.dropped)
+    cells[f"{key}/expired"] = _rounded(rates.expired)
+    cells[f"{key}/buried_rate"] = _rounded(rates.buried)
     cells[f"{key}/net_rate"] = _rounded(channel.net_rate)
     cells[f"{key}/drain_time"] = _whole(channel.drain_time)
     cells[f"{key}/oldest_age"] = _whole(channel.oldest_age)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _OF_TOPICS: Final = [(f"nsq_topic_{it.metric}", it.help, it.read) for it in measures_of(Topic) if it.metric]
 _OF_CHANNELS: Final = [(f"nsq_channel_{it.metric}", it.help, it.read) for it in measures_of(Channel) if it.metric]
-_TIMES_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], float | None]], ...]] = (
+_MEASURED_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], float | None]], ...]] = (
     (
         "nsq_channel_oldest_age_seconds",
         "How long the oldest waiting message has waited; an estimate for nodes that do not tell it.",
@@ -37,8 +37,28 @@ _TIMES_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], float | None
     ),
     (
         "nsq_channel_drain_seconds",
-        "Time until the channel is empty at the present rates.",
+        "Time until the channel is empty if its depth goes on changing like this, without what a policy removes.",
         lambda it: it.drain_time,
+    ),
+    (
+        "nsq_channel_net_rate",
+        "Change of the depth per second over about a minute, on the nodes that answer.",
+        lambda it: it.net_rate,
+    ),
+    (
+        "nsq_channel_dropped_rate",
+        "Messages per second that a policy drops because there are too many, over the last minute; without a sample if there are none.",
+        lambda it: it.rates.dropped or None,
+    ),
+    (
+        "nsq_channel_expired_rate",
+        "Messages per second that a policy drops or buries because of their age, over the last minute; without a sample if there are none.",
+        lambda it: it.rates.expired or None,
+    ),
+    (
+        "nsq_channel_buried_rate",
+        "Messages per second that are buried, over the last minute; without a sample if there are none.",
+        lambda it: it.rates.buried or None,
     ),
 )
 
@@ -168,7 +188,7 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
         *_policy_messages(of_topics, of_channels),
         *(
             _many(name, help, [(known, at) for it, at in of_channels if (known := read(it)) is not None])
-            for name, help, read in _TIMES_OF_CHANNELS
+            for name, help, read in _MEASURED_OF_CHANNELS
         ),
     ]
 

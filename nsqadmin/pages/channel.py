@@ -22,6 +22,7 @@ from nsqadmin.parts.messages import MessagesTab, no_history
 from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
 from nsqadmin.parts.policy import limit_in_words, lines_of_channel
+from nsqadmin.parts.silence import unknown_part, unless_unknown
 from nsqadmin.parts.status import Standing
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class _ChannelPage:
             channel=channel,
             tab=tab,
             group=request.query_params.get("group", ""),
-            page=channel_details(topic, channel, Standing(snapshot.findings), snapshot.taken_at),
+            page=channel_details(topic, channel, Standing(snapshot.findings), snapshot),
             charts=self._charts(request, channel) if tab == "overview" else (),
             graphite=graphite.of_channel(name, channel_name, timeframe_of(request)) if graphite else (),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
@@ -83,7 +84,7 @@ class _ChannelPage:
         links = self._painter.links
         failure = Failure(
             title="No such channel",
-            text=f"The topic “{topic}” has no channel “{channel}”.",
+            text=unless_unknown(snapshot, f"The topic “{topic}” has no channel “{channel}”.", snapshot.topic(topic)),
             advice="It may have been deleted, or no consumer has subscribed to it yet. An ephemeral channel is deleted with its last consumer.",
             links=(
                 (f"Topic {topic}", links.topic(topic)),
@@ -129,6 +130,7 @@ class _ChannelPage:
 class ChannelDetails:
     findings: tuple[Finding, ...]
     calm: str  # text if there are no findings
+    calm_kind: str
     clients: tuple[ClientRow, ...] | None
     hosts: tuple[ClientGroup, ...]
     no_history: str
@@ -138,11 +140,13 @@ class ChannelDetails:
     limit: str  # max_in_flight in words, and for how long it has been reached; empty: no limit
 
 
-def channel_details(topic: Topic, channel: Channel, standing: Standing, now: float) -> ChannelDetails:
+def channel_details(topic: Topic, channel: Channel, standing: Standing, snapshot: Snapshot) -> ChannelDetails:
+    now = snapshot.taken_at
     clients = client_rows(channel, now)
     return ChannelDetails(
         findings=(*standing.about(topic.name, channel.name), *standing.about(topic.name)),
-        calm=_calm(channel),
+        calm=unless_unknown(snapshot, _calm(channel), channel),
+        calm_kind="warning" if unknown_part(snapshot, channel) else "ok",
         clients=clients,
         hosts=client_groups(clients or (), "host"),
         no_history=no_history(topic),

@@ -25,6 +25,7 @@ _KINDS: Final = {
     Condition.NOT_READY: "problem",
     Condition.FAILING: "warning",
     Condition.SLOW: "warning",
+    Condition.BUSY: "ok",
     Condition.IDLE: "muted",
     Condition.UNKNOWN: "muted",
     Condition.NEW: "muted",

@@ -26,6 +26,8 @@ from nsqadmin.parts import charts
 from nsqadmin.parts.charts import lines_of, spark
 from nsqadmin.parts.incident_cards import MOST_CARDS, Listing, listing, verdict
 from nsqadmin.parts.painter import series_of
+from nsqadmin.parts.rendering import STANDSTILL, known_part, trend_of
+from nsqadmin.parts.silence import unknown_part, unless_unknown
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -85,6 +87,7 @@ class TopRow:
     topic: str
     name: str
     value: str
+    known: str  # the nodes whose numbers the value has; empty: all
     beside: str  # a second number: the net rate in a list by depth, the depth in the others
     spark: tuple[str, str]  # the paths of its line and area
 
@@ -112,7 +115,10 @@ class Overview:
     nodes_up: int
     lookupds_up: int
     incidents: Listing
+    calm: str  # instead of cards, if there are none
+    calm_kind: str
     slowest: Channel | None
+    known: str  # the part that the lists don't have; empty: they have all
     tops: tuple[Top, ...]
 
 
@@ -120,14 +126,20 @@ def overview(snapshot: Snapshot, incidents: tuple[Open, ...], series_of: SeriesO
     attention, _, _ = in_view(incidents)
     channels = [channel for topic in snapshot.topics for channel in topic.channels]
     draining = [channel for channel in channels if channel.drain_time]
+    unknown = unknown_part(snapshot)
+    shown = listing(incidents, links, most=MOST_CARDS)
+    said = verdict(attention, is_first=not snapshot.index)
     return Overview(
         kind=_kind(snapshot, attention),
-        verdict=verdict(attention, is_first=not snapshot.index),
+        verdict=said if attention or not snapshot.index else unless_unknown(snapshot, said),
         nodes_up=sum(node.is_reachable for node in snapshot.nodes),
         lookupds_up=sum(lookupd.is_reachable for lookupd in snapshot.lookupds),
-        incidents=listing(incidents, links, most=MOST_CARDS),
+        incidents=shown,
+        calm=unknown or ("Nothing else needs attention." if shown.muted else "All channels keep up."),
+        calm_kind="warning" if unknown else "ok",
         slowest=max(draining, key=lambda channel: channel.drain_time or 0.0, default=None),
-        tops=_tops(channels, series_of),
+        known=unknown if snapshot.index else "",
+        tops=_tops(snapshot, channels, series_of),
     )
 
 
@@ -140,7 +152,7 @@ def _kind(snapshot: Snapshot, attention: Iterable[Open]) -> str:
     return "ok" if snapshot.index else "info"
 
 
-def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
+def _tops(snapshot: Snapshot, channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
     def top(
         title: str,
         label: str,
@@ -149,6 +161,8 @@ def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
         key: Callable[[Channel], float | None],
         write: Callable[[float | None], str],
         nothing: str,
+        *,
+        adds_up: bool = True,
     ) -> Top:
         ranked = [(value, channel) for channel in channels if (value := key(channel)) is not None and value > 0]
         ranked.sort(key=lambda pair: (-pair[0], pair[1].topic, pair[1].name))
@@ -156,16 +170,26 @@ def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
             TopRow(
                 channel.topic,
                 channel.name,
-                write(value),
-                numbers.net(channel.net_rate) if sort == "depth" else numbers.count(channel.depth),
+                f"≥ {write(value)}" if adds_up and channel.silent else write(value),
+                known_part(channel) if sort != "depth" else "",
+                trend_of(channel) if sort == "depth" else numbers.count(channel.depth),
                 spark(series_of(channel.topic, channel.name), Metric.DEPTH),
             )
             for value, channel in ranked[:TOP]
         )
-        return Top(title, label, word, sort, rows, nothing)
+        return Top(title, label, word, sort, rows, unless_unknown(snapshot, nothing))
 
     return (
-        top("Deepest", "Depth", "depth", "depth", lambda each: each.depth, numbers.count, "No messages wait."),
+        top(
+            "Deepest",
+            "Depth",
+            "depth",
+            "depth",
+            lambda each: each.depth,
+            numbers.count,
+            "No messages wait.",
+            adds_up=False,  # the last known numbers are in it
+        ),
         top("Growing fastest", "Net rate", "net-rate", "net", _growth, numbers.net, "No backlog grows."),
         top("Busiest", "In", "in-rate", "in", lambda each: each.rates.incoming, numbers.rate, "Nothing arrives now."),
         top(
@@ -176,13 +200,14 @@ def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
             _failing,
             numbers.percent,
             "Nothing is requeued or times out.",
+            adds_up=False,
         ),
     )
 
 
 def _growth(channel: Channel) -> float | None:
     value = channel.net_rate
-    return value if value is not None and value >= 0.05 else None
+    return value if value is not None and value >= STANDSTILL else None
 
 
 def _failing(channel: Channel) -> float | None:

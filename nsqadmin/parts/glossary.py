@@ -42,10 +42,21 @@ _WORDS: Final[Mapping[str, Entry]] = {
         "Out",
         "Messages that are finished each second. nsqd does not count them: they are the incoming messages that are gone.",
     ),
-    "net-rate": Entry("Net rate", "In minus out: ↑ means that the backlog grows, ↓ that it shrinks."),
+    "net-rate": Entry(
+        "Net rate",
+        "How fast the depth changes, measured over about a minute: ↑ means that the backlog grows, ↓ that it shrinks. Messages that an operator puts back (kick, seek, replay) are left out. While a node is silent, it is the rate of the others (≥).",
+    ),
+    "dropped": Entry(
+        "Dropped",
+        "Messages that a policy throws away each second, over the last minute, because there are too many. They are lost.",
+    ),
+    "expired": Entry(
+        "Expired",
+        "Messages that have waited for longer than the ttl of the policy file, each second, over the last minute. They are lost, or buried.",
+    ),
     "drain": Entry(
         "Time to drain",
-        "How long until the backlog is gone at the present rates; “growing” if it grows.",
+        "How long until the backlog is gone at the net rate; “growing” if it grows, and “losing” if it only doesn't grow because a policy removes messages.",
     ),
     "lag": Entry(
         "Lag",
@@ -61,7 +72,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "consumer-state": Entry(
         "State of a consumer",
-        "Stuck: it has as many messages as it may have and finishes none. RDY 0: it asks for nothing although messages wait. Failing: it gives back more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
+        "Stuck: it has as many messages as it may have and finishes none. Busy: it finishes none either, but touches its messages, so its work takes long. RDY 0: it asks for nothing although messages wait. Failing: it gives back more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
     ),
     "oldest-in-flight": Entry(
         "Oldest in flight",

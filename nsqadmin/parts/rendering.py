@@ -24,6 +24,7 @@ TYPES: Final[Mapping[str, str]] = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+STANDSTILL: Final = 0.05  # messages a second
 _hashed: Final = re.compile(r"([a-z]+)\.([0-9a-f]{12})(\.[a-z]+)").fullmatch
 
 
@@ -99,6 +100,8 @@ def environment(links: Links, static: Static) -> Environment:
             "form_as": form_as,
             "breakable": breakable,
             "drain": drain,
+            "trend_of": trend_of,
+            "known_part": known_part,
             "latency": latency,
             "quantile": quantile,
             "skew": skew,
@@ -120,8 +123,25 @@ def breakable(text: str) -> Markup:
 def drain(channel: Channel) -> str:
     if channel.drain_time is not None:
         return numbers.duration(channel.drain_time)
-    rate = channel.net_rate
-    return "growing" if channel.depth and rate is not None and rate > 0 else numbers.UNKNOWN
+    if not channel.depth or channel.growth is None or channel.growth < STANDSTILL:
+        return numbers.UNKNOWN
+    if channel.net_rate is not None and channel.net_rate >= STANDSTILL:
+        return "growing"
+    return "losing"  # it would grow, but a policy removes messages
+
+
+def trend_of(channel: Channel) -> str:
+    """Write the net rate. While a node is silent, it is that of the others: "≥ ↑ 36/s"."""
+    text = numbers.net(channel.net_rate)
+    return f"≥ {text}" if channel.silent and (channel.net_rate or 0.0) >= STANDSTILL else text
+
+
+def known_part(channel: Channel) -> str:
+    """Name the nodes whose numbers a rate has, if that aren't all: "on 3 of 5 nodes, without n4:4151, n5:4151"."""
+    if not channel.silent:
+        return ""
+    known = len(channel.nodes) - len(channel.silent)
+    return f"on {known} of {numbers.several(len(channel.nodes), 'node')}, without {', '.join(channel.silent)}"
 
 
 def latency(value: Latency | None) -> str:
@@ -129,6 +149,8 @@ def latency(value: Latency | None) -> str:
         return numbers.UNKNOWN
     # nsqd sends percentiles in the order of its options.
     highest = max(value.percentiles, key=lambda percentile: percentile.quantile)
+    if highest.maximum is None:
+        return numbers.UNKNOWN
     return f"{quantile(highest.quantile)} {numbers.duration(highest.maximum / 1e9)}"
 
 

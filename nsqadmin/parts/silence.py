@@ -1,4 +1,4 @@
-"""Silent nodes on pages: their last known numbers in sums, and the effect of forgetting such a node."""
+"""Silent nodes on pages: their last known numbers in sums, what can't be said while they are, and the effect of forgetting one."""
 
 from __future__ import annotations
 
@@ -50,3 +50,44 @@ def forgetting(snapshot: Snapshot, node: Node) -> Forgetting:
         topics=tuple(sorted(topics, key=lambda it: (-it.depth, it.name))),
         is_announced=bool(node.lookupds) or not snapshot.has_lookupds,
     )
+
+
+# Sentences that say "nothing"
+
+
+def unless_unknown(snapshot: Snapshot, sentence: str, of: Topic | Channel | None = None) -> str:
+    """Return a sentence that says "nothing" or "none" if it is known to be true, and otherwise what isn't known.
+
+    It is about everything, or about one topic or channel. While a node doesn't answer, we can't know what it has.
+    """
+    return unknown_part(snapshot, of) or sentence
+
+
+def unknown_part(snapshot: Snapshot, of: Topic | Channel | None = None) -> str:
+    """Say which part is unknown, such as "Unknown: 2 of 5 nodes are silent."; empty if every node has answered."""
+    if not snapshot.index:
+        return "Unknown: no node has answered yet."
+    if snapshot.has_lookupds and not any(it.is_reachable for it in snapshot.lookupds):
+        return "Unknown: no nsqlookupd answers, and only they know all nodes."
+    silent = {it.address for it in snapshot.nodes if not it.is_reachable and not it.successor}
+    total = len(snapshot.nodes)
+    if of is not None:
+        # The last answer of a silent node shows if it has this; a node that has never answered may have it, too.
+        own = {row.node for row in of.nodes}
+        silent = {it for it in silent if it in own or not _has_answered(snapshot, it)} | set(of.silent)
+        total = len(own | silent)
+    if not silent:
+        return ""
+    if len(silent) == total:
+        return f"Unknown: {'the only node is' if total == 1 else f'all {total} nodes are'} silent."
+    return f"Unknown: {len(silent)} of {total} nodes {'is' if len(silent) == 1 else 'are'} silent."
+
+
+def _has_answered(snapshot: Snapshot, address: str) -> bool:
+    node = snapshot.node(address)
+    return node is not None and node.is_known
+
+
+def is_all_unknown(snapshot: Snapshot) -> bool:
+    """Return True if no node answers now, so that every number is a last known one, or missing."""
+    return bool(snapshot.nodes) and not any(it.is_reachable for it in snapshot.nodes)

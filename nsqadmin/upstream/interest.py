@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsqadmin.cluster.model import Snapshot
+    from nsqadmin.cluster.model import Channel, Snapshot, Topic
 
 _LOOKED_FOR: Final = 60.0  # seconds for which a topic counts as looked at
 _MOST_LOOKED: Final = 20  # topics whose clients are requested one by one
+_STANDSTILL: Final = 30.0  # seconds
 
 
 class Interest:
@@ -34,12 +35,26 @@ class Interest:
         return tuple(topic for topic in self._looked_at if topic)[:_MOST_LOOKED]
 
     def topics(self, snapshot: Snapshot, now: float) -> tuple[str, ...]:
-        """Return the topics that someone looks at, and those with a backlog despite consumers: clients show why."""
+        """Return the topics that someone looks at, and those with a backlog despite consumers: clients show why.
+
+        First come those whose consumers finish nothing: their touches tell if they are stuck, or have long work.
+        """
         looked = self.looked_at(now)
         waiting = [
-            (max(channel.depth for channel in topic.channels), topic.name)
+            (any(_stands_still(channel, snapshot) for channel in topic.channels), _deepest(topic), topic.name)
             for topic in snapshot.topics
-            if any(channel.depth and channel.client_count for channel in topic.channels)
+            if any(
+                channel.client_count and (channel.depth or _stands_still(channel, snapshot))
+                for channel in topic.channels
+            )
         ]
-        worst = [name for _, name in sorted(waiting, reverse=True)]
+        worst = [name for *_, name in sorted(waiting, reverse=True)]
         return tuple(dict.fromkeys([*looked, *worst]))[:_MOST_LOOKED]
+
+
+def _stands_still(channel: Channel, snapshot: Snapshot) -> bool:
+    return channel.stall is not None and snapshot.taken_at - channel.stall.since >= _STANDSTILL
+
+
+def _deepest(topic: Topic) -> int:
+    return max((channel.depth for channel in topic.channels), default=0)

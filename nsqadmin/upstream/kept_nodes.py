@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from nsqadmin.cluster.flow import first_flow
 from nsqadmin.cluster.model import UNKNOWN_RATES, ChannelNode, Health, RemoteCopy, TopicNode
-from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart, failures_of
-from nsqadmin.cluster.pace import pace_after
+from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart
 from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.upstream.asked import AskedNode
 from nsqadmin.upstream.discovery import Announced
@@ -124,4 +124,4 @@ def _topic(node: str, dumped: Sequence[Any]) -> TopicPart:
 
 def _channel(node: str, dumped: Mapping[str, Any]) -> ChannelPart:
     row = from_json(ChannelNode, {**dumped, "node": node, "clients": None})
-    return ChannelPart(row, UNKNOWN_RATES, pace_after(None, 0.0, failures_of(row)), {})
+    return ChannelPart(row, UNKNOWN_RATES, first_flow(0.0, row), {})

@@ -22,6 +22,7 @@ from nsqadmin.cluster.versions import Versions
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.upkeep import Upkeep
 from nsqadmin.upstream.asked import PATIENCE, Round
+from nsqadmin.upstream.burial_survey import BurialSurvey
 from nsqadmin.upstream.census import Census
 from nsqadmin.upstream.group_survey import GroupSurvey
 from nsqadmin.upstream.groups import GroupQuestions
@@ -55,11 +56,11 @@ class Sampler:
         activity: ActivityLog,
         *,
         wall: Callable[[], float] = time,
-        shows_groups: bool = False,
+        shows_texts: bool = False,
     ) -> None:
         """`options()` is called at each sweep, because the list of nsqlookupds can change at run time.
 
-        `shows_groups`: see `GroupSurvey`.
+        `shows_texts`: all users may see messages, so findings may quote names of groups and reasons of burials.
         """
         self.store = SeriesStore(most_coarse=options().history_series)
         self.busy_share = 0.0  # share of a core that the last sweep took
@@ -71,7 +72,8 @@ class Sampler:
         self.kept_nodes = KeptNodes(self._census, wall)
         self._stats = Stats(upstream, wall, most=options().max_cluster_size)
         self._readers = ReaderSurvey(upstream, wall)
-        self._groups = GroupSurvey(GroupQuestions(upstream), shows_names=shows_groups)
+        self._groups = GroupSurvey(GroupQuestions(upstream), shows_names=shows_texts)
+        self._burials = BurialSurvey(upstream, shows_texts=shows_texts)
         self._upstream = upstream
         self._inquiry = Inquiry(upstream, activity)
         self._interest = Interest()
@@ -166,6 +168,7 @@ class Sampler:
             self._snapshot = self._picture()
         self._inquiry.ask(nursery, before, self._snapshot)
         self._groups.start(nursery, self._snapshot)
+        self._burials.start(nursery, self._snapshot)
         with self._work.counted():
             for callback in self._on_snapshot:
                 callback(self._snapshot)
@@ -189,7 +192,7 @@ class Sampler:
             if not node.successor and (answer := census.nodes[node.address].last_answer()) is not None
         ]
         merged = self._merger.merge(answers, census.directory(), now=trio.current_time(), wall=now)
-        topics = self._groups.shown(self._readers.shown(merged))
+        topics = self._burials.shown(self._groups.shown(self._readers.shown(merged)))
         drawn = Snapshot(
             index=before.index + 1,
             taken_at=now,

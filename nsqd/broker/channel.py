@@ -1011,6 +1011,8 @@ class Channel:
             return delivery
         deadline = min(now + msg_timeout, delivery.delivered_at + self.turn.max_msg_timeout)
         failure = self.in_flight.touch(consumer, message_id, deadline)
+        consumer.touch_count += 1
+        consumer.last_touch_at = self.turn.timestamp
         self.set_alarm()
         return failure
 

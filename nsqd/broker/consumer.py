@@ -61,6 +61,8 @@ class Consumer:
         self.message_count = 0
         self.finish_count = 0
         self.requeue_count = 0
+        self.touch_count = 0
+        self.last_touch_at = 0  # wall clock, nanoseconds; 0: it has touched no message
 
     @property
     def room(self) -> int:

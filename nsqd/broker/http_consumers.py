@@ -121,6 +121,8 @@ class HttpConsumer(Consumer):
             message_count=self.message_count,
             finish_count=self.finish_count,
             requeue_count=self.requeue_count,
+            touch_count=self.touch_count,
+            last_touch_at=self.last_touch_at,
             connect_ts=self.connected_at,
             user_agent=caller.user_agent,
             authed=bool(caller.identity),

@@ -53,6 +53,8 @@ class ClientSnapshot:
     tls_version: str = ""
     tls_negotiated_protocol: str = ""
     tls_negotiated_protocol_is_mutual: bool = False
+    touch_count: int = 0
+    last_touch_at: int = 0  # wall clock, nanoseconds; 0: it has touched no message
     oldest_in_flight_ms: int | None = None  # age of its oldest delivery; None: not requested, or nothing in flight
 
 

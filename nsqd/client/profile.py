@@ -127,6 +127,8 @@ class ClientProfile:
             message_count=consumer.message_count if consumer else 0,
             finish_count=consumer.finish_count if consumer else 0,
             requeue_count=consumer.requeue_count if consumer else 0,
+            touch_count=consumer.touch_count if consumer else 0,
+            last_touch_at=consumer.last_touch_at if consumer else 0,
             connect_ts=self.connected,
             sample_rate=settings.sample_rate,
             deflate=transport.deflate,

@@ -153,6 +153,8 @@ def _client(client: ClientSnapshot) -> Iterator[bytes]:
         "tls_negotiated_protocol": client.tls_negotiated_protocol,
         "tls_negotiated_protocol_is_mutual": client.tls_negotiated_protocol_is_mutual,
     }
+    if client.touch_count:
+        described |= {"touch_count": client.touch_count, "last_touch_at": client.last_touch_at}
     if client.oldest_in_flight_ms is not None:
         described["oldest_in_flight_ms"] = client.oldest_in_flight_ms
     yield dumps(described)

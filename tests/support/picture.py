@@ -61,10 +61,12 @@ def channel(
     rows = rows or (channel_node(),)
     paused = [row.paused for row in rows]
     sums = {it.name: sum(it.read(row) for row in rows) for it in measures_of(Channel)}
+    flow = rates or Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0)
     known: dict[str, Any] = {
         **sums,
         "paused": Paused.YES if all(paused) else Paused.PARTLY if any(paused) else Paused.NO,
-        "rates": rates or Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0),
+        "rates": flow,
+        "net_rate": None if flow.incoming is None or flow.finished is None else flow.incoming - flow.finished,
         "ready_count": sum(it.ready_count for row in rows for it in row.clients or ()),
     }
     return Channel(topic=topic, name=name, nodes=rows, **{**known, **fields})

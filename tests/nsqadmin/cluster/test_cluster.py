@@ -33,7 +33,8 @@ def test_rates_are_counted_between_two_answers() -> None:
     first = read(stats(message_count=100, depth=10, requeue_count=1))
     second = read(stats(message_count=150, depth=20, in_flight_count=5, requeue_count=11), at=10.0, before=first)
     rates = second.topics["t"].channels["c"].rates
-    assert rates == Rates(incoming=5.0, finished=3.5, requeued=1.0, timed_out=0.0, failed=1.0)
+    nothing_else = {"dropped": 0.0, "expired": 0.0, "buried": 0.0, "removed": 0.0}
+    assert rates == Rates(incoming=5.0, finished=3.5, requeued=1.0, timed_out=0.0, failed=1.0, **nothing_else)
     assert second.topics["t"].rates.incoming == 5.0
 
 
@@ -171,16 +172,28 @@ def test_an_idle_channel_that_gets_a_message_has_a_young_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("depth", "rates", "expected"),
-    [
-        (0, Rates(), 0.0),
-        (100, Rates(incoming=5.0, finished=15.0), 10.0),
-        (100, Rates(incoming=5.0, finished=5.0), None),
-        (100, Rates(), None),
-    ],
+    ("depth", "growth", "expected"),
+    [(0, None, 0.0), (100, -10.0, 10.0), (100, 0.0, None), (100, 5.0, None), (100, None, None)],
 )
-def test_drain_time(depth: int, rates: Rates, expected: float | None) -> None:
-    assert drain_time(depth, rates) == expected
+def test_drain_time(depth: int, growth: float | None, expected: float | None) -> None:
+    assert drain_time(depth, growth) == expected
+
+
+def test_latencies_without_a_sample_are_unknown() -> None:
+    def of(count: int, value: int) -> dict[str, Any]:
+        return {"count": count, "percentiles": [{"quantile": 0.99, "value": value}]}
+
+    def latency(*parts: dict[str, Any]) -> Latency | None:
+        answers = [read(stats(e2e_processing_latency=it), node=f"n{at}:1") for at, it in enumerate(parts)]
+        found: Latency | None = merged(*answers)[0].channels[0].latency
+        return found
+
+    nothing = latency(of(0, 0), of(0, 0))
+    assert nothing is not None
+    assert (nothing.count, nothing.percentiles[0].average, nothing.percentiles[0].maximum) == (0, None, None)
+    one = latency(of(0, 0), of(7, 300))
+    assert one is not None
+    assert (one.count, one.percentiles[0].minimum, one.percentiles[0].maximum) == (7, 300.0, 300.0)
 
 
 def test_latencies_are_merged_as_nsq_does_but_for_the_lowest() -> None:
@@ -262,6 +275,12 @@ def test_since_when_no_more_may_be_held_is_told_by_our_clock() -> None:
     assert (row.held_count, row.group_count, row.held_full_since) == (50, 3, 1_700_000_000 - 30.0)
     row = read(stats()).topics["t"].channels["c"].row
     assert (row.held_count, row.group_count, row.held_full_since) == (0, None, None)
+
+
+def test_when_a_client_last_touched_a_message_is_told_by_our_clock() -> None:
+    busy = {"client_id": "a", "touch_count": 7, "last_touch_at": 1_700_000_000 * 10**9}
+    row = read_stats("n1:1", stats(clients=[busy, {"client_id": "b"}]), at=0.0, skew=30.0).topics["t"].channels["c"].row
+    assert [(it.touch_count, it.last_touch) for it in row.clients or ()] == [(7, 1_700_000_000 - 30.0), (0, None)]
 
 
 @pytest.mark.parametrize(

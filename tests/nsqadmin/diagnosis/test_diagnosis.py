@@ -22,6 +22,7 @@ from nsqadmin.cluster.model import (
     Severity,
     Silent,
     Snapshot,
+    Stall,
     TopicNode,
 )
 from nsqadmin.diagnosis.findings import diagnose
@@ -117,7 +118,7 @@ def test_d5_needs_to_know_the_clients() -> None:
 def test_d6_saturated() -> None:
     reader = client(ready_count=10, in_flight_count=10, finish_rate=40.0)
     it = channel(channel_node(depth=500, in_flight_count=10, clients=(reader,)))
-    finding = only(about(it, Trends(depth=[100, 300, 500], finished=[40, 40], incoming=[95, 97])))
+    finding = only(about(replace(it, net_rate=56.0), Trends(finished=[40, 40], incoming=[95, 97])))
     assert (finding.rule, finding.is_inferred) == ("D6", True)
     assert finding.verdict == "Consumers are saturated: they finish 40/s, 96/s arrive"
     assert "2.4 times" in finding.advice
@@ -125,8 +126,18 @@ def test_d6_saturated() -> None:
 
 def test_d6_a_queue_that_shrinks_is_none() -> None:
     reader = client(ready_count=10, in_flight_count=10, finish_rate=40.0)
-    it = channel(channel_node(depth=100, in_flight_count=10, clients=(reader,)))
-    assert about(it, Trends(depth=[500, 300, 100], finished=[40, 40], incoming=[5, 5])) == []
+    it = channel(channel_node(depth=100, in_flight_count=10, clients=(reader,)), net_rate=-35.0)
+    assert about(it, Trends(finished=[40, 40], incoming=[5, 5])) == []
+
+
+def test_d6_is_not_over_because_the_rest_is_dropped_or_expires() -> None:
+    """Recorded: quotes.eur/trader was a problem until its ttl dropped messages, and then a warning."""
+    reader = client(ready_count=10, in_flight_count=10, finish_rate=40.0)
+    loses = Rates(incoming=97.0, finished=40.0, expired=57.0, removed=57.0)
+    it = channel(channel_node(depth=500, in_flight_count=10, clients=(reader,)), net_rate=0.0, rates=loses)
+    finding = only(about(it, Trends(finished=[40, 40], incoming=[97, 97])))
+    assert (finding.rule, finding.severity) == ("D6", Severity.PROBLEM)
+    assert said(finding)["expired"] == "57/s"
 
 
 def limited(**fields: Any) -> Channel:
@@ -134,11 +145,11 @@ def limited(**fields: Any) -> Channel:
     holder = client(ready_count=100, in_flight_count=1, oldest_in_flight=68.0, **fields)
     idle = client(ready_count=100, **fields)
     row = channel_node(depth=500, in_flight_count=1, clients=(holder, idle), max_in_flight=1)
-    return channel(replace(row, in_flight_full_since=NOW - 60))
+    return channel(replace(row, in_flight_full_since=NOW - 60), net_rate=56.0)
 
 
 def test_d6_where_a_limit_holds_up_messages_it_is_named() -> None:
-    trends = Trends(depth=[100, 300, 500], finished=[40, 40], incoming=[95, 97])
+    trends = Trends(finished=[40, 40], incoming=[95, 97])
     finding = only(about(limited(finish_rate=20.0), trends))
     assert (finding.rule, finding.verdict) == ("D6", "max_in_flight is reached: consumers finish 40/s, 96/s arrive")
     assert "lets 1 message be in flight" in finding.advice
@@ -146,33 +157,135 @@ def test_d6_where_a_limit_holds_up_messages_it_is_named() -> None:
 
 
 def test_d7_who_hangs_with_all_places_of_a_limit() -> None:
-    finding = only(about(limited(finish_rate=0.0), Trends(depth=[500, 500], finished=[0, 0])))
+    finding = only(about(replace(limited(finish_rate=0.0), stall=stalled(68.0))))
     assert finding.rule == "D7"
     assert "raise max_in_flight in the policy file" in finding.advice
 
 
-def test_d7_handlers_hang() -> None:
-    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="c1", hostname="c1")
-    it = channel(channel_node(depth=50, in_flight_count=5, clients=(reader,)))
-    finding = only(about(it, Trends(depth=[40, 50], finished=[0, 0], timed_out=[0, 0.5])))
-    assert finding.rule == "D7"
+def stalled(seconds: float, **fields: Any) -> Stall:
+    return Stall(since=NOW - seconds, **fields)
+
+
+def stuck(stall: Stall | None, *, depth: int = 59_157, **fields: Any) -> list[Finding]:
+    """Return the findings about a channel whose only consumer holds five messages."""
+    known = {"oldest_in_flight": 400.0, **fields}
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="c1", hostname="c1", **known)
+    row = channel_node(depth=depth, in_flight_count=5, clients=(reader,))
+    return about(channel(row, stall=stall, net_rate=20.0), Trends(finished=[0, 0], incoming=[20, 20]))
+
+
+@pytest.mark.parametrize("timed_out", [0, 300])
+def test_d7_stuck_consumers_are_a_problem_whatever_the_timeouts_do(timed_out: int) -> None:
+    """Recorded: with an msg_timeout of ten minutes it went to and fro between warning and problem for 47 minutes."""
+    finding = only(stuck(stalled(46 * 60.0 + 5, timed_out=timed_out, has_held_up=True)))
+    assert (finding.rule, finding.severity, finding.is_inferred) == ("D7", Severity.PROBLEM, not timed_out)
+    assert finding.verdict == "Consumers are stuck: nothing finished for 46 min, 59,157 waiting"
     assert said(finding)["worst consumers"] == "c1 stuck"
 
 
-@pytest.mark.parametrize(("held", "depth", "rules"), [(68.0, 50, {"D7"}), (20.0, 50, set()), (68.0, 0, set())])
-def test_d7_handlers_that_hang_within_a_long_timeout(held: float, depth: int, rules: set[str]) -> None:
-    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, requeue_rate=0.0, oldest_in_flight=held)
-    it = channel(channel_node(depth=depth, in_flight_count=5, clients=(reader,)))
-    found = about(it, Trends(depth=[depth, depth], finished=[0, 0], timed_out=[0, 0]))
-    assert {finding.rule for finding in found} == rules
-    assert all(finding.severity is Severity.WARNING and finding.is_inferred for finding in found)
+@pytest.mark.parametrize(
+    ("stall", "depth", "rules"),
+    [
+        (stalled(61.0), 50, {"D7"}),
+        (stalled(59.0), 50, set()),
+        (stalled(61.0), 0, set()),  # nothing waits, so a slow handler does no harm yet
+        (stalled(301.0), 0, {"D7"}),
+        (stalled(61.0, has_held_up=True), 0, {"D7"}),  # emptied or expired meanwhile
+        (None, 50, set()),
+    ],
+)
+def test_d7_begins_after_a_minute_and_stays_until_something_is_finished(
+    stall: Stall | None, depth: int, rules: set[str]
+) -> None:
+    assert {finding.rule for finding in stuck(stall, depth=depth)} == rules
 
 
-def test_d8_handlers_fail() -> None:
+def test_d7_tells_that_it_may_have_begun_before_nsqadmin() -> None:
+    finding = only(stuck(stalled(125.0, is_older=True)))
+    assert finding.verdict == "Consumers are stuck: nothing finished for at least 2 min, 59,157 waiting"
+
+
+def test_d7_is_only_a_warning_where_a_go_nsqd_does_not_tell_what_consumers_do() -> None:
+    finding = only(stuck(stalled(120.0), oldest_in_flight=None))
+    assert (finding.rule, finding.severity) == ("D7", Severity.WARNING)
+    finding = only(stuck(stalled(120.0, timed_out=5), oldest_in_flight=None))
+    assert (finding.rule, finding.severity) == ("D7", Severity.PROBLEM)
+
+
+def test_d7_waits_for_the_consumers_where_they_are_not_known_yet() -> None:
+    def rules(seconds: float) -> list[tuple[str, Severity]]:
+        row = channel_node(depth=9, in_flight_count=5, clients=None, client_count=1)
+        return [(it.rule, it.severity) for it in about(channel(row, stall=stalled(seconds)))]
+
+    assert rules(120.0) == []
+    assert rules(301.0) == [("D7", Severity.WARNING)]
+
+
+def test_d7_is_found_on_the_nodes_that_answer() -> None:
+    reader = client("n1:4151", ready_count=5, in_flight_count=5, finish_rate=0.0, oldest_in_flight=90.0)
+    other = channel_node("n2:4151", depth=70, in_flight_count=1, clients=(replace(reader, node="n2:4151"),))
+    rows = channel_node("n1:4151", depth=9, in_flight_count=5, clients=(reader,)), other
+    shown = hung("n2:4151", at=on_two(*rows, stall=stalled(90.0)))
+    finding = next(it for it in found(shown) if it.rule == "D7")
+    assert finding.verdict == "Consumers are stuck: nothing finished for 1 min, 9 waiting"
+
+
+@pytest.mark.parametrize(
+    ("touched", "held", "is_busy"),
+    [
+        (20.0, 1700.0, True),
+        (119.0, 30.0, True),  # it touched earlier ones
+        (400.0, 1700.0, True),  # its msg_timeout is longer: otherwise they would have timed out
+        (400.0, 300.0, False),  # it has never touched these
+        (None, 1700.0, False),
+    ],
+)
+def test_d41_consumers_that_touch_their_messages_have_long_work(
+    touched: float | None, held: float, is_busy: bool
+) -> None:
+    last = None if touched is None else NOW - touched
+    finding = only(stuck(stalled(1500.0), last_touch=last, oldest_in_flight=held))
+    assert (finding.rule, finding.severity) == (("D41", Severity.INFO) if is_busy else ("D7", Severity.PROBLEM))
+
+
+def test_fifty_jobs_of_half_an_hour_are_no_incident() -> None:
+    workers = tuple(
+        client(
+            ready_count=1,
+            in_flight_count=1,
+            finish_rate=0.0,
+            remote_address=f"a:{it}",
+            connect_time=NOW - 7200,
+            oldest_in_flight=36.0 * it,
+            last_touch=NOW - it % 20,
+        )
+        for it in range(50)
+    )
+    it = channel(channel_node(depth=10, in_flight_count=50, clients=workers), stall=stalled(1700.0, has_held_up=True))
+    finding = only(about(it))
+    assert (finding.rule, finding.severity) == ("D41", Severity.INFO)
+    assert finding.verdict == "50 consumers have long work: nothing finished for 28 min, but they touch their messages"
+
+
+def test_d9_a_stuck_consumer_beside_busy_ones_is_named() -> None:
+    busy = client(ready_count=1, in_flight_count=1, finish_rate=0.0, oldest_in_flight=900.0, last_touch=NOW - 9)
+    hangs = client(ready_count=1, in_flight_count=1, finish_rate=0.0, oldest_in_flight=900.0, hostname="b-03")
+    it = channel(channel_node(depth=5, in_flight_count=2, clients=(busy, hangs)), stall=stalled(900.0))
+    assert [(it.rule, it.severity) for it in about(it)] == [("D9", Severity.WARNING), ("D41", Severity.INFO)]
+
+
+def test_those_who_requeue_everything_are_failing_and_not_stuck() -> None:
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, requeue_rate=9.0, oldest_in_flight=1.0)
+    it = channel(channel_node(depth=50, in_flight_count=5, clients=(reader,)), stall=stalled(600.0))
+    finding = only(about(it, Trends(requeued=[9, 9], finished=[0, 0])))
+    assert (finding.rule, finding.verdict) == ("D8", "Consumers are failing: 100 % of deliveries are requeued")
+
+
+def test_d8_consumers_are_failing() -> None:
     reader = client(ready_count=10, finish_rate=15.0, requeue_rate=10.0, client_id="bad", hostname="bad")
     it = channel(channel_node(depth=5, in_flight_count=1, clients=(reader,)))
     finding = only(about(it, Trends(requeued=[10, 10], finished=[20, 20], depth=[5, 5])))
-    assert (finding.rule, finding.verdict) == ("D8", "Handlers fail: 1 of 3 deliveries is requeued")
+    assert (finding.rule, finding.verdict) == ("D8", "Consumers are failing: 33 % of deliveries are requeued")
     assert said(finding)["worst consumers"] == "bad failing 40 %"
 
 
@@ -402,8 +515,10 @@ def test_d17_a_channel_with_a_silent_node_is_never_fine() -> None:
 
 def test_a_finding_freezes_while_its_node_is_silent() -> None:
     full = client("n2:4151", ready_count=10, in_flight_count=10)
-    cluster = on_two(channel_node("n1:4151"), channel_node("n2:4151", depth=500, in_flight_count=10, clients=(full,)))
-    growing = Trends(depth=[100, 500], finished=[40, 40], incoming=[95, 97])
+    cluster = on_two(
+        channel_node("n1:4151"), channel_node("n2:4151", depth=500, in_flight_count=10, clients=(full,)), net_rate=56.0
+    )
+    growing = Trends(finished=[40, 40], incoming=[95, 97])
     upkeep = Upkeep()
     first = diagnose(cluster, growing, upkeep)
     assert [it.rule for it in first] == ["D6"]

@@ -184,7 +184,7 @@ def test_a_release_whose_clients_hang_is_the_cause() -> None:
     picture = hanging(mailing("mail", (new, 0.0), (old, 5.0)), mailing("news", (new, 0.0), (old, 5.0)))
     incident = only(picture)
     assert (incident.cause.kind, incident.subject, len(incident.findings)) == (CauseKind.CONSUMER, new, 2)
-    assert incident.verdict == "its consumers hang, on 2 channels"
+    assert incident.verdict == "its consumers are stuck, on 2 channels"
     assert incident.is_inferred
 
 

@@ -66,7 +66,7 @@ def test_d21_publishes_are_refused() -> None:
 
 def test_d22_messages_are_dropped() -> None:
     recent = (("not on disk, dropped", 1), ("overflow, dropped", 4000))
-    finding = only(about(channel(policy_recent=recent)))
+    finding = only(about(channel(channel_node(clients=(client(ready_count=5),)), policy_recent=recent)))
     assert (finding.rule, finding.severity) == ("D22", Severity.PROBLEM)
     assert finding.verdict == "Messages are lost: 4,001 messages dropped in the last minutes"
     assert said(finding) == {"not on disk, dropped": "1", "overflow, dropped": "4,000", "waiting": "0"}
@@ -78,7 +78,7 @@ def test_d22_advises_by_the_cause_of_the_drop() -> None:
     unburied, overflown = ("not on disk, dropped", 1), ("overflow, dropped", 4000)
 
     def advice(*recent: tuple[str, int]) -> str:
-        return only(about(channel(policy_recent=recent))).advice
+        return only(about(channel(channel_node(clients=(client(ready_count=5),)), policy_recent=recent))).advice
 
     assert "ephemeral" in advice(unburied)
     assert "raise the bound" not in advice(unburied)
@@ -91,10 +91,10 @@ def test_d22_advises_by_the_cause_of_the_drop() -> None:
     assert advice(unburied, overflown) == f"{advice(unburied)} {advice(overflown)}"
 
 
-@pytest.mark.parametrize("cause", ["ttl, dropped", "ttl, buried"])
-def test_d23_messages_expire(cause: str) -> None:
-    finding = only(about(channel(policy_recent=((cause, 1),))))
-    assert (finding.rule, finding.severity) == ("D23", Severity.WARNING)
+@pytest.mark.parametrize(("cause", "severity"), [("ttl, dropped", Severity.PROBLEM), ("ttl, buried", Severity.WARNING)])
+def test_d23_messages_expire_and_those_that_are_lost_are_a_problem(cause: str, severity: Severity) -> None:
+    finding = only(about(channel(channel_node(clients=(client(ready_count=5),)), policy_recent=((cause, 1),))))
+    assert (finding.rule, finding.severity) == ("D23", severity)
     assert finding.verdict == "Messages expire: 1 message waited for too long in the last minutes"
     assert said(finding)[cause] == "1"
 
@@ -103,6 +103,12 @@ def test_d23_messages_expire(cause: str) -> None:
 def test_what_is_tried_or_buried_is_no_finding(cause: str) -> None:
     assert about(channel(policy_counts=((cause, 9),), policy_recent=((cause, 9),))) == []
     assert of_topic(policy_counts=((cause, 9),), policy_recent=((cause, 9),)) == []
+
+
+@pytest.mark.parametrize("cause", ["ttl, buried", "overflow, buried", "overflow, dropped"])
+def test_a_queue_without_consumers_is_not_well_because_a_policy_empties_it(cause: str) -> None:
+    findings = about(channel(policy_recent=((cause, 9),)))
+    assert ("D3", Severity.PROBLEM) in {(it.rule, it.severity) for it in findings}
 
 
 def test_what_is_over_is_no_finding() -> None:

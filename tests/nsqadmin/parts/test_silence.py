@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqadmin.cluster.merge import Directory, Merger, totals_of
-from nsqadmin.cluster.model import Channel, Topic, Totals
+from nsqadmin.cluster.model import Channel, Health, Lookupd, Node, Snapshot, Topic, TopicNode, Totals
 from nsqadmin.cluster.node_stats import NodeAnswer, read_stats, silenced
+from nsqadmin.parts.silence import is_all_unknown, unknown_part, unless_unknown
+from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
 
 COUNTS: Final = ("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count", "client_count")
 
@@ -63,8 +68,8 @@ def test_no_sum_falls_and_no_row_vanishes_when_nodes_fall_silent(cluster: list[A
             assert counts(shown) == counts(channel)
             assert shown.paused is channel.paused
             assert shown.silent == tuple(row.node for row in channel.nodes if int(row.node[1]) in silent)
-            if shown.silent:
-                assert shown.drain_time is shown.net_rate is None
+            if shown.silent and shown.depth:
+                assert shown.drain_time is None
 
 
 def test_a_topic_with_a_silent_node_is_the_same_object_at_the_next_sweep() -> None:
@@ -88,3 +93,77 @@ def test_rates_of_a_silent_node_are_unknown_and_a_sum_is_what_the_others_do() ->
     assert [client.finish_rate for client in channel.clients or ()] == [5.0, None]
     back = answered("n2:1", 100, 20.0, silenced(two))
     assert back.topics["t"].channels["c"].rates.incoming == 5.0
+
+
+# Sentences that say "nothing"
+
+TEMPLATES: Final = Path(__file__).parents[3] / "nsqadmin" / "web" / "templates"
+# These are about this nsqadmin or one request, or name the nodes that they are about.
+KNOWN_ANYWAY: Final = frozenset(
+    (
+        "No nsqd is known, and ",
+        "No nsqd has been found",
+        "Nothing on the nodes that answer",
+        "Nothing is buried here",  # without missing nodes only
+        "No messages",  # of a topic's log: what was not read is listed above
+        "No topic on this node",  # if it answers
+        "Nothing matches",  # the log of this nsqadmin, or with what is unknown beside it
+        "Nothing matches “",
+    )
+)
+
+
+def nodes_of(*answers: bool | None, **fields: Any) -> tuple[Node, ...]:
+    """Return nodes that answer, don't any more, or have never answered (None)."""
+    healths = {True: Health.OK, False: Health.DOWN, None: Health.NEVER}
+    return tuple(
+        node(f"n{at}:4151", health=healths[it], answered_at=None if it is None else NOW - 60, **fields)
+        for at, it in enumerate(answers, 1)
+    )
+
+
+def on_the_first(*silent: str) -> Topic:
+    rows = (TopicNode(node="n1:4151"),)
+    return topic(channel(channel_node("n1:4151"), silent=silent), nodes=rows, silent=silent)
+
+
+@pytest.mark.parametrize(
+    ("answers", "everything", "topic_on_first"),
+    [
+        ((True, True), "", ""),
+        ((True, False), "Unknown: 1 of 2 nodes is silent.", ""),  # it had not this topic
+        ((True, None), "Unknown: 1 of 2 nodes is silent.", "Unknown: 1 of 2 nodes is silent."),
+        ((False, True), "Unknown: 1 of 2 nodes is silent.", "Unknown: the only node is silent."),
+        ((False, False, True), "Unknown: 2 of 3 nodes are silent.", "Unknown: the only node is silent."),
+        ((False, None), "Unknown: all 2 nodes are silent.", "Unknown: all 2 nodes are silent."),
+    ],
+)
+def test_nothing_is_only_said_when_every_node_has_answered(
+    answers: tuple[bool | None, ...], everything: str, topic_on_first: str
+) -> None:
+    it = on_the_first(*(() if answers[0] else ("n1:4151",)))
+    shown = snapshot(it, nodes=nodes_of(*answers))
+    assert unless_unknown(shown, "No messages wait.") == (everything or "No messages wait.")
+    assert unknown_part(shown, it) == unknown_part(shown, it.channels[0]) == topic_on_first
+    assert is_all_unknown(shown) == (True not in answers)
+
+
+def test_without_the_nsqlookupds_nobody_knows_all_nodes() -> None:
+    shown = snapshot(lookupds=(Lookupd(address="l1:4161", health=Health.DOWN),))
+    assert unknown_part(shown) == "Unknown: no nsqlookupd answers, and only they know all nodes."
+    assert unknown_part(Snapshot(index=0, taken_at=0.0, interval=5.0, has_lookupds=False)).startswith("Unknown")
+
+
+def test_a_node_whose_messages_another_has_taken_over_leaves_nothing_unknown() -> None:
+    (lost,) = nodes_of(False, successor="n2:4151")
+    assert unknown_part(snapshot(nodes=(lost, node("n2:4151")))) == ""
+
+
+def test_every_empty_list_of_a_page_says_so_only_if_that_is_known() -> None:
+    said = [
+        (path.name, sentence)
+        for path in sorted(TEMPLATES.rglob("*.html"))
+        for sentence in re.findall(r"ui\.empty\(\"((?:No|Nothing|None|On no)\b[^\"]*)\"", path.read_text())
+    ]
+    assert said
+    assert [it for it in said if it[1] not in KNOWN_ANYWAY] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqadmin.cluster.model import NOTHING_YET, Totals
+from nsqadmin.cluster.model import NOTHING_YET, Stall, Totals
 from nsqadmin.upstream.interest import Interest
 from tests.support.picture import channel, channel_node, snapshot, topic
 
@@ -39,3 +39,13 @@ def test_what_is_looked_at_comes_first_and_then_what_waits_most() -> None:
         for name, depth, clients in (("little", 1, 1), ("much", 9, 1), ("without consumers", 99, 0), ("nothing", 0, 1))
     ]
     assert interest.topics(snapshot(*waiting), NOW) == ("looked", "much", "little")
+
+
+def test_first_come_consumers_that_finish_nothing_even_if_nothing_waits() -> None:
+    taken = snapshot().taken_at
+    still, moves = Stall(since=taken - 31), Stall(since=taken - 29)
+    asked = [
+        topic(channel(channel_node(depth=depth, client_count=1), topic=name, stall=stall), name=name)
+        for name, depth, stall in (("busy", 9, moves), ("stuck", 0, still), ("idle", 0, moves))
+    ]
+    assert Interest().topics(snapshot(*asked), NOW) == ("stuck", "busy")

@@ -135,7 +135,7 @@ def test_why_there_is_no_history() -> None:
 
 def test_a_calm_channel_says_so() -> None:
     calm = channel(channel_node(depth=9, clients=(client(),)), drain_time=2.0)
-    assert "gone in 2 s" in channel_details(topic(calm), calm, Standing(()), NOW).calm
+    assert "gone in 2 s" in channel_details(topic(calm), calm, Standing(()), snapshot(topic(calm))).calm
     assert drain(calm) == "2 s"
     assert drain(channel(channel_node(depth=1), rates=Rates(incoming=2.0, finished=1.0))) == "growing"
 

@@ -182,6 +182,7 @@ def test_requeue_bury_and_touch_do_what_they_do_over_tcp() -> None:
     (clients,) = shown.clients or ()
     assert (clients.in_flight_count, clients.ready_count) == (1, 1)
     assert (clients.requeue_count, clients.version, clients.user_agent) == (2, "HTTP", "curl/8")
+    assert (clients.touch_count, clients.last_touch_at) == (1, desk.node.broker.turn.timestamp)
 
 
 def test_a_poll_whose_connection_is_gone_gives_back_what_it_got_uncounted() -> None:

@@ -114,6 +114,20 @@ def test_a_touch_gives_more_time(subscribed: Subscribed) -> None:
     assert subscribed.stretch.spent == COST_OF_TOUCH
 
 
+def test_only_touches_that_gave_more_time_are_counted(subscribed: Subscribed) -> None:
+    message_id = subscribed.get_message()
+    consumer = subscribed.subscription.consumer
+    subscribed.subscription.touch([b"TOUCH", UNKNOWN], subscribed.node.now)
+    shown = subscribed.profile.snapshot("", state=3, pub_counts={}, consumer=consumer, authorization=None)
+    assert (shown.touch_count, shown.last_touch_at) == (0, 0)
+    subscribed.node.pass_time(5.0)
+    subscribed.subscription.touch([b"TOUCH", message_id], subscribed.node.now)
+    at = subscribed.node.broker.turn.timestamp
+    subscribed.node.pass_time(5.0)
+    shown = subscribed.profile.snapshot("", state=3, pub_counts={}, consumer=consumer, authorization=None)
+    assert (shown.touch_count, shown.last_touch_at) == (1, at)
+
+
 @pytest.mark.parametrize(
     ("word", "cost"),
     [(b"FIN", 0), (b"REQ", COST_OF_DEFERRAL), (b"BURY", COST_OF_DEFERRAL), (b"TOUCH", COST_OF_TOUCH)],

@@ -116,6 +116,14 @@ def test_fields_that_are_only_there_when_set() -> None:
     assert b'"user_agent":"","authed":true,"auth_identity":"me","auth_identity_url":"http://me","topology' in written
 
 
+def test_a_client_that_has_touched_a_message_ends_with_its_touches() -> None:
+    client = replace(CLIENT, touch_count=3, last_touch_at=1_795_215_772 * 10**9)
+    written = as_json(replace(SNAPSHOT, topics=[replace(TOPIC, channels=[replace(CHANNEL, clients=[client])])]))
+    own = b'"touch_count":3,"last_touch_at":1795215772000000000'
+    assert b'"tls_negotiated_protocol_is_mutual":false,' + own + b"}" in written
+    assert written.replace(b"," + own, b"") == as_json(SNAPSHOT)
+
+
 def test_each_topic_on_disk_has_its_ack() -> None:
     """A topic in memory has none: the store never gets its messages, so its publishers don't wait for it."""
     snapshot = replace(SNAPSHOT, topics=[TOPIC, replace(TOPIC, topic_name="t2#ephemeral")])
