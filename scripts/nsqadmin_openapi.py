@@ -23,7 +23,15 @@ from nsqadmin.cluster import model
 from nsqadmin.cluster.message_groups import MessageGroup
 from nsqadmin.cluster.recording import members_of
 from nsqadmin.diagnosis.incident import Mark, Numbers
-from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions, group_actions, selection_plan
+from nsqadmin.messages import (
+    buried,
+    buried_actions,
+    deferred,
+    deferred_actions,
+    group_actions,
+    in_flight,
+    selection_plan,
+)
 from nsqadmin.messages import model as messages
 
 PATH: Final = Path("docs/reference/openapi/nsqadmin.yaml")
@@ -74,6 +82,8 @@ _RECORDS: Final[tuple[type, ...]] = (
     selection_plan.LeftOut,
     buried_actions.Taken,
     deferred.NodeDeferred,
+    in_flight.NodeInFlight,
+    in_flight.Holder,
     deferred_actions.RecallShare,
     deferred_actions.Recalled,
     group_actions.GroupShare,

@@ -1,4 +1,4 @@
-"""Buried messages, one of the two kinds of lists: requests to nodes, and parsing and merging their answers."""
+"""Buried messages, one of the kinds of lists: requests to nodes, and parsing and merging their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deferred messages, one of the two kinds of lists: requests to nodes, and parsing their answers."""
+"""Deferred messages, one of the kinds of lists: requests to nodes, and parsing their answers."""
 
 from __future__ import annotations
 
@@ -90,10 +90,15 @@ class Deferred(ListKind[NodeDeferred, Deferral]):
         )
 
     def place_before(self, place: str) -> str:
-        run, due, sequence = place.split(",")
-        if int(sequence):
-            return f"{run},{due},{int(sequence) - 1}"
-        return f"{run},{int(due) - 1},{_LAST}"
+        return before_in_time(place)
 
 
 DEFERRED: Final = Deferred()
+
+
+def before_in_time(place: str) -> str:
+    """Return the position just before a message in a list by time. Raise ValueError."""
+    run, at, sequence = place.split(",")
+    if int(sequence):
+        return f"{run},{at},{int(sequence) - 1}"
+    return f"{run},{int(at) - 1},{_LAST}"

@@ -1,4 +1,4 @@
-"""The nodes' lists of one channel's messages, either buried or deferred ones.
+"""The nodes' lists of one channel's messages: buried ones, deferred ones, or those in flight.
 
 We ask each node for its number of messages and for its list, and merge the lists by time, page by page. Each list has
 its own position. All positions together are a text for a URL: `17@n1:4151 4@n2:4151`. We name nodes that don't answer,
@@ -34,6 +34,8 @@ class BadRequest(ValueError):
 
 class Sight(Protocol):
     """Controls which texts quoting messages a user may see: see reasons.py."""
+
+    is_whole: bool  # the user may see messages
 
     def shown(self, reason: str) -> str: ...
 
@@ -99,6 +101,7 @@ class Look:
     limit: int
     node: str = ""  # only there
     reason: str = ""  # only with this text in the burial reason; nodes check it
+    client: str = ""  # only in flight to consumers of this name; nodes check it
     wanted: Filter = EVERYTHING  # only matches; we check it
     seconds: float = 2.0  # then a search stops, and the next step continues it
     with_bodies: bool = True  # matches include their bodies
@@ -166,7 +169,7 @@ class ListPage(Generic[M]):
 
 
 class ListKind(ABC, Generic[N, M]):
-    """The differences between the two kinds: see buried.py and deferred.py."""
+    """The differences between the kinds: see buried.py, deferred.py and in_flight.py."""
 
     path: str  # on a node
     also: tuple[str, ...] = ()  # further paths to request when counting a node's messages

@@ -344,14 +344,14 @@ def message_in(node: str, line: dict[str, Any], log: str = "") -> Message:
             body=body,
             delay=_whole(line.get("delay_ms", 0)) / 1000,
             key=str(line.get("key", ""))[:_LONGEST_KEY],
-            headers=_headers_in(line.get("headers", {})),
+            headers=headers_in(line.get("headers", {})),
         )
     except _NONSENSE as error:
         raise _unreadable(error) from error
 
 
-def _headers_in(told: Any) -> dict[str, str]:
-    """Parse headers from /topic/read: a text, or {"base64": ...}. Raises one of _NONSENSE."""
+def headers_in(told: Any) -> dict[str, str]:
+    """Parse headers from a node: a text, or {"base64": ...}. Raise KeyError, TypeError, ValueError, AttributeError."""
     found = {}
     for name, value in told.items():
         text = value if isinstance(value, str) else BINARY + str(value["base64"])

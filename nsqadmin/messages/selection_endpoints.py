@@ -1,4 +1,4 @@
-"""The endpoints for buried and deferred messages: `buried/*` and `deferred/*` under `/api/v2`."""
+"""The endpoints for lists of messages: `buried/*`, `deferred/*` and `inflight/*` under `/api/v2`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from nsqadmin.messages.buried_actions import DEFAULT_RATE, Verb, Wanted, parse_p
 from nsqadmin.messages.deferred import Deferral, NodeDeferred
 from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, parse_when
 from nsqadmin.messages.endpoints import MOST_BODY, channel_named, filter_of, selection_of
+from nsqadmin.messages.in_flight import MessageInFlight, NodeInFlight
+from nsqadmin.messages.jobs import job_json
 from nsqadmin.messages.lists import BadRequest, ListedMessage, ListPage, Look, NodeCount, parse_places
 from nsqadmin.messages.model import message_json
 from nsqadmin.messages.selection_plan import result_of
@@ -46,6 +48,7 @@ M = TypeVar("M", bound=ListedMessage)
 
 def routes(messages: Messages, view: View) -> list[Route]:
     buried, deferred = _Buried(messages.buried, view), _Deferred(messages.deferred, view)
+    in_flight = _InFlight(messages.in_flight, view)
     return [
         Route("GET", "/api/v2/buried/{topic}/{channel}", buried.read),
         Route("POST", "/api/v2/buried/plan", buried.plan),
@@ -54,14 +57,14 @@ def routes(messages: Messages, view: View) -> list[Route]:
         Route("GET", "/api/v2/deferred/{topic}/{channel}", deferred.read),
         Route("POST", "/api/v2/deferred/plan", deferred.plan),
         Route("POST", "/api/v2/deferred", deferred.act),
+        Route("GET", "/api/v2/inflight/{topic}/{channel}", in_flight.read),
     ]
 
 
-class _Endpoints(ABC, Generic[N, M]):
-    """The endpoints of one kind. The subclasses parse their requests and format their messages."""
+class _Lists(ABC, Generic[N, M]):
+    """Reads the messages of one kind. The subclasses parse their requests and format their messages."""
 
     fields: tuple[str, ...]  # of a message in answers
-    most_body: int  # bytes of a request
 
     def __init__(self, selections: Selections[N, M], view: View) -> None:
         self._all = selections
@@ -90,6 +93,51 @@ class _Endpoints(ABC, Generic[N, M]):
                 "missing": [{"node": node, "reason": why} for node, why in page.missing],
             }
         )
+
+    def _json(self, one: M) -> dict[str, Any]:
+        message = message_json(one.message, most=None) if one.message is not None else None
+        return {**{name: getattr(one, name) for name in self.fields}, "message": message}
+
+    # Differences between the kinds
+
+    @abstractmethod
+    def look(self, request: Request, look: Look) -> Look: ...
+
+    def progress(self, page: ListPage[M]) -> dict[str, Any]:
+        return {}
+
+
+class _InFlight(_Lists[NodeInFlight, MessageInFlight]):
+    fields = (
+        "node",
+        "log",
+        "id",
+        "attempts",
+        "since",
+        "age",
+        "deadline",
+        "last_touch",
+        "published",
+        "size",
+        "key",
+        "group",
+        "is_withheld",
+        "unread",
+    )
+
+    def look(self, request: Request, look: Look) -> Look:
+        return replace(look, client=request.query_params.get("client", ""))
+
+    def _json(self, one: MessageInFlight) -> dict[str, Any]:
+        document = {name: getattr(one, name) for name in self.fields}
+        document |= {"sequence": one.known_sequence, "consumer": to_json(one.consumer), "headers": dict(one.headers)}
+        return document | {"job": job_json(one.job) if one.job is not None else None}
+
+
+class _Endpoints(_Lists[N, M]):
+    """The endpoints of a kind on which users can act."""
+
+    most_body: int  # bytes of a request
 
     async def plan(self, request: Request) -> Response:
         """Send the consequences of an action, after asking the nodes."""
@@ -123,17 +171,7 @@ class _Endpoints(ABC, Generic[N, M]):
         except BadRequest as error:
             raise HttpError(400, "INVALID_MESSAGES", details={"reason": str(error)}) from error
 
-    def _json(self, one: M) -> dict[str, Any]:
-        message = message_json(one.message, most=None) if one.message is not None else None
-        return {**{name: getattr(one, name) for name in self.fields}, "message": message}
-
     # Differences between the kinds
-
-    @abstractmethod
-    def look(self, request: Request, look: Look) -> Look: ...
-
-    def progress(self, page: ListPage[M]) -> dict[str, Any]:
-        return {}
 
     def remarks(self, plan: Any) -> dict[str, Any]:
         return {}

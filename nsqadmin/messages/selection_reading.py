@@ -1,4 +1,4 @@
-"""Reads a channel's buried or deferred messages from the nodes, in bounded steps.
+"""Reads a channel's messages of one kind from the nodes, in bounded steps: buried, deferred, or in flight.
 
 Reading changes nothing.
 """

@@ -1,4 +1,4 @@
-"""A channel's buried or deferred messages, for request handlers: read, filter, preview, act, undo.
+"""A channel's buried or deferred messages, or those in flight, for request handlers: read, filter, preview, act, undo.
 
 Bridges to trio, checks the right to the action, hides what the user may not see, and writes the audit log.
 """
@@ -16,6 +16,7 @@ from nsqadmin.messages.buried import Burial, BuriedSummary, NodeSummary
 from nsqadmin.messages.buried_actions import plan_buried
 from nsqadmin.messages.deferred import Deferral, NodeDeferred
 from nsqadmin.messages.deferred_actions import chosen_of, plan_deferred
+from nsqadmin.messages.in_flight import MessageInFlight, NodeInFlight
 from nsqadmin.messages.lists import ListedMessage, ListKind, ListPage, Look, NodeCount, Summary
 from nsqadmin.messages.selection import MOST
 from nsqadmin.messages.selection_acting import act
@@ -162,3 +163,7 @@ class DeferredSelections(Selections[NodeDeferred, Deferral]):
     async def plan(self, channel: Channel, chosen: Chosen, wanted: RecallWanted) -> DeferredPlan:
         """Check which nodes answer, and return the plan. Raise BadRequest."""
         return plan_deferred(channel, await self._told(channel), chosen, wanted)
+
+
+class InFlightSelections(Selections[NodeInFlight, MessageInFlight]):
+    """Messages in flight, which can only be read: nothing takes a message from its consumer."""

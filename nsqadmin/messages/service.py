@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from nsqadmin.access import Right
 from nsqadmin.messages.buried import BURIED
 from nsqadmin.messages.deferred import DEFERRED
+from nsqadmin.messages.in_flight import IN_FLIGHT
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
 from nsqadmin.messages.reasons import Reasons
 from nsqadmin.messages.redelivery import Redeliverer
 from nsqadmin.messages.searching import Search, Searcher
 from nsqadmin.messages.selection_reading import SelectionReader
-from nsqadmin.messages.selections import BuriedSelections, DeferredSelections
+from nsqadmin.messages.selections import BuriedSelections, DeferredSelections, InFlightSelections
 from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
 
@@ -50,6 +51,8 @@ class Messages:
         deferred = SelectionReader(DEFERRED, upstream, self.reader)
         self.buried = BuriedSelections(buried, upstream, reasons, view, activity)
         self.deferred = DeferredSelections(deferred, upstream, reasons, view, activity)
+        in_flight = SelectionReader(IN_FLIGHT, upstream, self.reader)
+        self.in_flight = InFlightSelections(in_flight, upstream, reasons, view, activity)
         self._view = view
         self._activity = activity
 

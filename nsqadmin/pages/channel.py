@@ -1,4 +1,4 @@
-"""One channel: its numbers, consumers, nodes, messages (next, deferred, buried), groups and policy, one tab each."""
+"""One channel: its numbers, consumers, nodes, messages (next, in flight, deferred, buried), groups and policy, one tab each."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from nsqadmin.parts import charts
 from nsqadmin.parts.channel_buried import buried_of
 from nsqadmin.parts.channel_deferred import deferred_of
 from nsqadmin.parts.channel_groups import groups_of
+from nsqadmin.parts.channel_in_flight import in_flight_of
 from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.messages import MessagesTab, no_history
 from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from nsqadmin.parts.policy import CauseLine
     from nsqadmin.services import Services
 
-_TABS: Final = ("overview", "consumers", "nodes", "messages", "deferred", "buried", "groups", "policy")
+_TABS: Final = ("overview", "consumers", "nodes", "messages", "inflight", "deferred", "buried", "groups", "policy")
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
@@ -60,6 +61,7 @@ class _ChannelPage:
         tab = word_of(request, "tab", _TABS)
         links = self._painter.links
         graphite = graphite_of(self._services) if tab == "overview" else None
+        client = request.query_params.get("client", "").strip() if tab == "consumers" else ""
         return self._painter.page(
             request,
             "channel.html",
@@ -70,11 +72,13 @@ class _ChannelPage:
             channel=channel,
             tab=tab,
             group=request.query_params.get("group", ""),
-            page=channel_details(topic, channel, Standing(snapshot.findings), snapshot),
+            client=client,
+            page=channel_details(topic, channel, Standing(snapshot.findings), snapshot, client=client),
             charts=self._charts(request, channel) if tab == "overview" else (),
             graphite=graphite.of_channel(name, channel_name, timeframe_of(request)) if graphite else (),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
             policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
+            in_flight=await in_flight_of(self._services, links, request, channel) if tab == "inflight" else None,
             buried=await buried_of(self._services, links, request, channel) if tab == "buried" else None,
             deferred=await deferred_of(self._services, links, request, channel) if tab == "deferred" else None,
             groups=await groups_of(self._services, request, snapshot, channel) if tab == "groups" else None,
@@ -140,9 +144,14 @@ class ChannelDetails:
     limit: str  # max_in_flight in words, and for how long it has been reached; empty: no limit
 
 
-def channel_details(topic: Topic, channel: Channel, standing: Standing, snapshot: Snapshot) -> ChannelDetails:
+def channel_details(
+    topic: Topic, channel: Channel, standing: Standing, snapshot: Snapshot, *, client: str = ""
+) -> ChannelDetails:
+    """Return the details. `client` selects consumers by name, as in the list of messages in flight; "": all."""
     now = snapshot.taken_at
     clients = client_rows(channel, now)
+    if client and clients is not None:
+        clients = tuple(it for it in clients if it.is_named(client))
     return ChannelDetails(
         findings=(*standing.about(topic.name, channel.name), *standing.about(topic.name)),
         calm=unless_unknown(snapshot, _calm(channel), channel),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin.diagnosis.clients import Condition, judged
 from nsqadmin.http.app import Route
+from nsqadmin.messages.in_flight import name_of_consumer
 from nsqadmin.parts.painter import word_of
 from nsqadmin.parts.status import State
 
@@ -60,6 +61,15 @@ class ClientRow:
     channel: str
     state: State
     rank: tuple[object, ...]  # orders consumers, worst first
+
+    @property
+    def name(self) -> str:
+        """Its name in the addresses of lists of its messages."""
+        return name_of_consumer(self.client.version, self.client.client_id, self.client.remote_address)
+
+    def is_named(self, name: str) -> bool:
+        """Return whether nsqd finds its messages by this name."""
+        return name in (self.client.client_id, self.client.hostname, self.client.remote_address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

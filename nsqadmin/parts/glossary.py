@@ -78,6 +78,14 @@ _WORDS: Final[Mapping[str, Entry]] = {
         "Oldest in flight",
         "How long a consumer has had its oldest unfinished message. Only a Python nsqd reports it.",
     ),
+    "times-out": Entry(
+        "Times out",
+        "When nsqd takes a message back from its consumer and delivers it again, unless the consumer answers or touches it first.",
+    ),
+    "touch": Entry(
+        "Last touch",
+        "When the consumer last asked for more time for the message (TOUCH), as workers with long jobs do. One that touches its messages is busy, not stuck. Only a Python nsqd reports it.",
+    ),
     "finish-rate": Entry("Finish rate", "Messages that a consumer finishes each second, over the last minute."),
     "failures": Entry("Failures", "Messages that are requeued or time out, each minute, over the last minute."),
     "latency": Entry(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqadmin.http.app import Handler
     from nsqadmin.services import Services
 
-_READING: Final = ("messages", "buried", "deferred", "groups")  # tabs that query nodes themselves
+_READING: Final = ("messages", "inflight", "buried", "deferred", "groups")  # tabs that query nodes themselves
 MOST_BYTES: Final = 16 << 20  # of all cached pages together; pages that don't fit are rendered each time
 
 

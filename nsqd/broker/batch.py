@@ -131,6 +131,10 @@ class Batch:
         position = sequence - self.base_sequence
         return self.payload[self.offsets[position] + 4 : self.offsets[position + 1]]
 
+    def body_size(self, sequence: int) -> int:
+        position = sequence - self.base_sequence
+        return self.offsets[position + 1] - self.offsets[position] - 4
+
     def headers_between(self, first: int, end: int) -> bytes:
         """Return the headers of the messages [first, end), or b"" if the batch has none."""
         if not self.headers:

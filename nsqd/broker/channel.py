@@ -1010,7 +1010,7 @@ class Channel:
         if not isinstance(delivery, Delivery):
             return delivery
         deadline = min(now + msg_timeout, delivery.delivered_at + self.turn.max_msg_timeout)
-        failure = self.in_flight.touch(consumer, message_id, deadline)
+        failure = self.in_flight.touch(consumer, message_id, deadline, now)
         consumer.touch_count += 1
         consumer.last_touch_at = self.turn.timestamp
         self.set_alarm()

@@ -12,7 +12,7 @@ because messages are mostly delivered in order, and finished messages wait for `
 from __future__ import annotations
 
 from binascii import unhexlify
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice, repeat
 from math import inf
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from nsqd.broker.reclaimer import Reclaimer
 
 _LOOKED_AT: Final = 5_000  # messages whose deadlines are checked before other work may run; a few milliseconds
+_PLACED_AT_ONCE: Final = 2_000  # messages whose places are computed before other work may run; a few milliseconds
+_COST_OF_CONSUMER: Final = 10  # to ask for its name takes as long as computing so many places
+_NEVER: Final = (1 << 62) - 1  # microseconds, and a sequence; above all that occur
 NOT_IN_FLIGHT: Final = b"ID not in flight"
 NOT_OWNER: Final = b"client does not own message"
 
@@ -65,6 +68,28 @@ class Delivery:
 
     def sequence_of(self, message_id: bytes) -> int:
         return int(message_id, 16) + self.offset
+
+
+class TouchedDelivery(Delivery):
+    """A message whose consumer has asked for more time. The others don't have this field, so it costs them nothing."""
+
+    __slots__ = ("touched_at",)
+
+    def __init__(self, former: Delivery, sequence: int, deadline: float, touched_at: float) -> None:
+        super().__init__(
+            former.consumer,
+            sequence,
+            1,
+            former.offset,
+            former.attempts,
+            former.delivered_at,
+            deadline,
+            former.published_at,
+        )
+        self.touched_at = touched_at  # the last time
+
+
+Place = tuple[int, int, bytes]  # a message in flight: when it was delivered in microseconds, its sequence, its id
 
 
 class InFlight:
@@ -173,24 +198,14 @@ class InFlight:
             self._sequences.discard(delivery.sequence_of(message_id))
         return delivery
 
-    def touch(self, consumer: Consumer, message_id: bytes, deadline: float) -> bytes | None:
+    def touch(self, consumer: Consumer, message_id: bytes, deadline: float, now: float) -> bytes | None:
         """Set a new deadline for one message. Return the reason if that fails, otherwise None."""
         delivery = self.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
         delivery.left -= 1
         sequence = delivery.sequence_of(message_id)
-        own = Delivery(
-            consumer,
-            sequence,
-            1,
-            delivery.offset,
-            delivery.attempts,
-            delivery.delivered_at,
-            deadline,
-            delivery.published_at,
-        )
-        self._entries[message_id] = own
+        self._entries[message_id] = TouchedDelivery(delivery, sequence, deadline, now)
         self.next_deadline = min(self.next_deadline, deadline)
         return None
 
@@ -206,6 +221,12 @@ class InFlight:
         """Return the consumer of this message, or None if it is not in flight."""
         delivery = self._entries.get(message_id)
         return delivery.consumer if delivery is not None else None
+
+    def at(self, place: Place) -> Delivery | None:
+        """Return the delivery that `oldest_first` has found, or None if it is over, even if there is a later one."""
+        since, _, message_id = place
+        delivery = self._entries.get(message_id)
+        return delivery if delivery is not None and microseconds_of(delivery) == since else None
 
     @property
     def is_looking(self) -> bool:
@@ -289,6 +310,61 @@ class InFlight:
             yield
         self._reclaimer.add(deliveries)
 
+    def oldest_first(
+        self, count: int, after: tuple[int, int] = (-1, -1), wants: Callable[[Consumer], bool] | None = None
+    ) -> Iterator[Place | None]:
+        """Yield the next `count` messages after a (since, sequence), the oldest delivery first.
+
+        With `wants`, only those of consumers for which it returns True. It also yields None now and then, so that other
+        work can run.
+
+        A message keeps its place as long as it is in flight, even if its consumer touches it. One that is delivered
+        again gets a later place. So if you page through them, you meet each message that is in flight all the while
+        exactly once, whatever comes and goes. Most entries are in this order already, but not all: a FIN of someone
+        else's message puts it at the end. So we look at all of them, and keep the earliest.
+        """
+        entries = self._entries
+        ids, deliveries = self._spare_ids.take(), self._spare_deliveries.take()
+        ids.extend(entries)
+        deliveries.extend(entries.values())
+        found: list[Place] = []
+        wanted: dict[Consumer, bool] = {}
+        left = _PLACED_AT_ONCE
+        latest, last = _NEVER, (_NEVER, _NEVER)  # once there are more than enough, the last place that counts
+        for start in range(0, len(ids), _LOOKED_AT):
+            looked: Delivery | None = None
+            since, passes = 0, True
+            for message_id, delivery in zip(
+                ids[start : start + _LOOKED_AT], deliveries[start : start + _LOOKED_AT], strict=True
+            ):
+                if delivery is not looked:
+                    looked = delivery
+                    since = microseconds_of(delivery)
+                    passes = since < after[0] or since > latest
+                    if wants is not None and not passes:
+                        consumer = delivery.consumer
+                        if consumer not in wanted:
+                            wanted[consumer] = wants(consumer)
+                            left -= _COST_OF_CONSUMER
+                        passes = not wanted[consumer]
+                if not passes:
+                    left -= 1
+                    sequence = delivery.sequence_of(message_id)
+                    if after < (since, sequence) < last:
+                        found.append((since, sequence, message_id))
+                        if len(found) >= 2 * count:
+                            found.sort()
+                            del found[count:]
+                            latest = found[-1][0]
+                            last = latest, found[-1][1]
+                if left <= 0:
+                    left = _PLACED_AT_ONCE
+                    yield None
+            yield None
+        self._reclaimer.add(ids, deliveries)
+        found.sort()
+        yield from found[:count]
+
     def positions(self) -> Iterator[tuple[int, int]]:
         """Return an iterator over (sequence, attempts) of all messages in flight, as of this call.
 
@@ -354,6 +430,11 @@ class InFlight:
         self._to_check = []
         self._checked = 0
         self.next_deadline = inf
+
+
+def microseconds_of(delivery: Delivery) -> int:
+    """Return when the messages were delivered, in whole microseconds: a place in a list has to be exact."""
+    return int(delivery.delivered_at * 1_000_000)
 
 
 def _note_oldest(deliveries: Sequence[Delivery], holders: set[Consumer], since: dict[Consumer, float]) -> bool:

@@ -29,6 +29,7 @@ from nsqd.http.consuming import ConsumeEndpoints
 from nsqd.http.debug import debug_routes
 from nsqd.http.groups import GroupEndpoints
 from nsqd.http.history import HistoryEndpoints
+from nsqd.http.in_flight import InFlightEndpoint
 from nsqd.http.messages import MessageEndpoints
 from nsqd.http.node import LogFigures, NodeEndpoints
 from nsqd.http.policy import PolicyEndpoints
@@ -98,6 +99,7 @@ def make_app(
         channels=ChannelEndpoints(calls, reading),
         backlogs=BacklogEndpoints(calls, history.find),
         buried=BuriedEndpoints(calls, reading, monotonic),
+        in_flight=InFlightEndpoint(calls, reading, monotonic, history.find),
         groups=GroupEndpoints(calls, reading, publishing.delay_ms, monotonic),
         messages=MessageEndpoints(calls, reading, publishing.delay_ms, monotonic, history.find, node=node.node),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
@@ -129,6 +131,7 @@ class _Handlers(NamedTuple):
     channels: ChannelEndpoints
     backlogs: BacklogEndpoints
     buried: BuriedEndpoints
+    in_flight: InFlightEndpoint
     groups: GroupEndpoints
     messages: MessageEndpoints
     config: ConfigEndpoints
@@ -175,6 +178,7 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
         GuardedRoute("POST", "/channel/discard", it.buried.discard, access=ADMIN_TOPIC, change="discard"),
         GuardedRoute("POST", "/channel/kick/undo", it.buried.undo_kick, access=OPERATE_TOPIC, change="undo_kick"),
         GuardedRoute("POST", "/channel/jobs/stop", it.buried.stop_job, access=OPERATE_TOPIC, change="stop_job"),
+        GuardedRoute("GET", "/channel/inflight", it.in_flight.show, access=READ_TOPIC),
         GuardedRoute("GET", "/channel/groups", it.groups.show, access=READ_TOPIC),
         GuardedRoute("POST", "/channel/bury", it.groups.bury, access=OPERATE_TOPIC, change="bury_group"),
         GuardedRoute("POST", "/channel/cancel", it.groups.cancel, access=OPERATE_TOPIC, change="cancel_group"),

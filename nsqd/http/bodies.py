@@ -22,10 +22,12 @@ class BodyReader:
         self._reading = reading
         self._clock = clock
 
-    async def batch(self, channel: Channel, sequence: int, is_wanted: Callable[[], bool]) -> Batch | str:
+    async def batch(
+        self, channel: Channel, sequence: int, is_wanted: Callable[[], bool], *, seconds: float = LONGEST_READ
+    ) -> Batch | str:
         """Return the batch with this message, or the reason why there is none. Stops once `is_wanted` returns False."""
         reading, log = self._reading, channel.feed.log
-        end = self._clock() + LONGEST_READ
+        end = self._clock() + seconds
         while is_wanted() and log.next_readable(sequence) == sequence:
             batch = log.batch_at(sequence)
             if batch is not None:

@@ -116,6 +116,12 @@ def grouping(nsqd: Asker) -> None:
     messages = [(encode_headers({"nsq-group": group}), b"x") for group in ("a", "a", "b", "é", "")]
     nsqd.post("/hmpub?topic=shared", commands.hmpub("shared", messages).partition(b"\n")[2][4:])
     nsqd.ids(f"/sub?{at}&max=1")
+    (line,) = nsqd.get(f"/channel/inflight?{at}").body.splitlines()
+    nsqd.post(f"/touch?{at}", json.loads(line)["id"].encode())
+    nsqd.get(f"/channel/inflight?{at}&client=127.0.0.1")
+    nsqd.get(f"/channel/inflight?{at}&headers=false&after={json.loads(line)['after']}")
+    nsqd.get(f"/channel/inflight?{at}&after=00000000,1,1")
+    nsqd.get(f"/channel/inflight?{at}&summary=true")
     nsqd.get("/stats?format=json&topic=shared")
     nsqd.get(f"/channel/groups?{at}")
     nsqd.get(f"/channel/groups?{at}&limit=2000")
@@ -304,7 +310,7 @@ def test_nsqadmin_answers_as_described(nsqd: Nsqd, admin: Asker) -> None:
     fill(nsqd)
     node = f"127.0.0.1:{nsqd.http_address[1]}"
     eventually(lambda: admin.get("/api/v2/health?fresh=1").json["totals"]["deferred_count"] == 1)
-    for part in (of_nsq, looking, messages, buried, deferred, groups, doing):
+    for part in (of_nsq, looking, messages, buried, deferred, in_flight, groups, doing):
         part(admin, node)
     assert admin.unanswered == set()
 
@@ -323,6 +329,7 @@ def fill(nsqd: Nsqd) -> None:
     nsqd.post("/channel/create?topic=shared&channel=c")
     messages = [(encode_headers({"nsq-group": "a"}), b"x")] * 2
     nsqd.post("/hmpub?topic=shared", commands.hmpub("shared", messages).partition(b"\n")[2][4:])
+    nsqd.post("/sub?topic=shared&channel=c&lease=10m")
 
 
 def of_nsq(admin: Asker, node: str) -> None:
@@ -412,6 +419,14 @@ def deferred(admin: Asker, node: str) -> None:
     admin.post("/api/v2/deferred", {**channel, "verb": "cancel", "filter": ""})
     admin.post("/api/v2/deferred", {**channel, "verb": "cancel", "messages": one["pick"]})
     admin.post("/api/v2/deferred", {**channel, "verb": "due", "messages": "x", "when": "now"})
+
+
+def in_flight(admin: Asker, node: str) -> None:
+    (one,) = admin.get("/api/v2/inflight/shared/c").json["messages"]
+    assert (one["group"], one["headers"], one["consumer"]["version"]) == ("a", {"nsq-group": "a"}, "HTTP")
+    assert admin.get("/api/v2/inflight/t/c?client=none").json["messages"] == []
+    admin.get("/api/v2/inflight/t/c?after=x")
+    admin.get("/api/v2/inflight/t/none")
 
 
 def groups(admin: Asker, node: str) -> None:

@@ -83,16 +83,21 @@ GONE: Final = f"gone-{PLANTED['hidden topic that only nsqlookupd knows']}"
 
 
 def fill(node: Nsqd, topic: str, channel: str, whose: str) -> None:
-    """Make a topic with messages that wait, are deferred and are buried, a consumer, a producer and a reader."""
+    """Make a topic with messages that wait, are deferred, buried and leased, a consumer, a producer and a reader."""
     named = f"topic={topic}&channel={channel}"
     node.post(f"/topic/create?topic={topic}")
     node.post(f"/channel/create?{named}")
-    for state, arguments in (("waiting", ""), ("deferred", "&defer=3600000"), ("second", ""), ("third", "")):
+    states = (("in flight", ""), ("waiting", ""), ("deferred", "&defer=3600000"), ("second", ""), ("third", ""))
+    for state, arguments in states:
         key, value = PLANTED[f"{whose} key {state}"], PLANTED[f"{whose} header {state}"]
         body = json.dumps({"card": PLANTED[f"{whose} body {state}"], "state": state}).encode()
         headers = {"Nsq-Header-card": value, "Nsq-Header-job-name": f"job-{value}"}
         path = f"/pub?topic={topic}&key=key-{key}{arguments}"
         assert node.http("POST", path, body, headers=headers).status == 200
+        if state == "in flight":
+            agent = f"agent-{PLANTED[f'{whose} consumer lease']}"
+            answer = node.http("POST", f"/sub?{named}&lease=15m&wait=10s", headers={"User-Agent": agent})
+            assert answer.body, "the message is leased for as long as the walks take"
     node.post(f"/pub?topic={topic}", b"\xff" + PLANTED[f"{whose} body binary"].encode())
     for _ in range(BURIED):
         node.post(f"/pub?topic={topic}", b"{}")
@@ -297,6 +302,7 @@ TABS: Final = (
     "producers",
     "nodes",
     "messages",
+    "inflight",
     "deferred",
     "buried",
     "groups",
@@ -310,7 +316,15 @@ KINDS: Final = (
 QUERIES: Final[dict[str, tuple[str, ...]]] = {
     "/": ("fresh=1",),
     "/topics/{topic}": tuple(f"tab={tab}" for tab in TABS),
-    "/topics/{topic}/{channel}": (*(f"tab={tab}" for tab in TABS), "tab=buried&reason=no", "tab=buried{reason}"),
+    "/topics/{topic}/{channel}": (
+        *(f"tab={tab}" for tab in TABS),
+        "tab=buried&reason=no",
+        "tab=buried{reason}",
+        "tab=inflight&client=127.0.0.1",
+        "tab=inflight&client=4929",
+        "tab=inflight&after=4929",
+        "tab=consumers&client=127.0.0.1",
+    ),
     "/consumers": ("group=none",),
     "/jump": ("q=4929", "q=h", "q=o"),
     "/nodes/forget": ("node={refusing}",),
@@ -324,6 +338,7 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {
     "/api/v2/messages/{topic}/{channel}": ("format=ndjson",),
     "/api/v2/search/{topic}": ("filter=no", "format=ndjson", "filter=" + quote("@key ~ 4929")),
     "/api/v2/deferred/{topic}/{channel}": ("filter=4929", "format=ndjson"),
+    "/api/v2/inflight/{topic}/{channel}": ("client=127.0.0.1", "client=4929", "limit=1"),
     "/api/v2/buried/{topic}/{channel}": ("reason=no", "reason=4929"),
     "/api/v2/series": tuple(
         f"key={quote(it)}"
