@@ -124,7 +124,7 @@ def step_between(before: ChannelNode, now: ChannelNode, arrived: int | None) -> 
     # Finished are the messages that came in, aren't there any more, and weren't dropped by a rule; emptying a channel
     # or discarding buried messages looks like finishing. While a message moves, nsqd may count it twice or not at all,
     # so the difference can fall a little below zero.
-    dropped = max(_dropped(now.policy_counts) - _dropped(before.policy_counts), 0)
+    dropped = max(dropped_among(now.policy_counts) - dropped_among(before.policy_counts), 0)
     buried = max(now.buried_count - before.buried_count, 0)
     by_rules = max(_count(now.policy_counts, _BURIED) - _count(before.policy_counts, _BURIED), 0)
     return Step(
@@ -208,7 +208,8 @@ def is_removal(cause: str) -> bool:
     return is_loss(cause) or cause in _EXPIRED or cause == _OVERFLOW_BURIED
 
 
-def _dropped(counts: Counts) -> int:
+def dropped_among(counts: Counts) -> int:
+    """Return how many messages policies have dropped."""
     return sum(count for cause, count in counts if is_loss(cause))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from nsqadmin.cluster.flow import dropped_among
 from nsqadmin.cluster.model import (
     Channel,
     Evidence,
@@ -15,7 +16,6 @@ from nsqadmin.cluster.model import (
     Snapshot,
     Topic,
     channel_series,
-    dropped_among,
     topic_series,
 )
 from nsqadmin.cluster.policy_counts import LATELY

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from nsqadmin import numbers
+from nsqadmin.cluster.flow import dropped_among
 from nsqadmin.cluster.model import (
     Channel,
     ChannelNode,
@@ -22,7 +23,6 @@ from nsqadmin.cluster.model import (
     Severity,
     Snapshot,
     Topic,
-    dropped_among,
 )
 from nsqadmin.diagnosis.rules import Effect, Family, rule_of
 
