@@ -62,8 +62,10 @@ class Rule(NamedTuple):
     family: Family
     effect: Effect = Effect.NONE
     is_switch: bool = False  # somebody has switched it, so it is over as soon as it is switched back
+    echo: float = 0.0  # seconds for which it is still found after its cause is gone, because it looks at rates
 
 
+_OF_RATES: Final = 60.0  # seconds: rates of consumers are counted over the last 30 to 60
 _UNLISTED: Final = Rule(Family.OTHER, Effect.WAITING)
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -80,7 +82,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "D20": Rule(Family.DELIVERY, Effect.STUCK, is_switch=True),
     # What consumers do with messages
     "D8": Rule(Family.HANDLING, Effect.WAITING),
-    "D9": Rule(Family.HANDLING, Effect.WAITING),
+    "D9": Rule(Family.HANDLING, Effect.WAITING, echo=_OF_RATES),
     "D18": Rule(Family.HANDLING, Effect.WAITING),
     "D39": Rule(Family.BURIAL, Effect.WAITING),
     "D40": Rule(Family.BURIAL),

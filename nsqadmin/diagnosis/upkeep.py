@@ -214,20 +214,20 @@ class _Followed:
         left = [(key, before) for key, before in left if SEVERITIES[before.severity] < rank]
         if not left:
             self._gone_since = self._milder_since = None
-        elif self._is_kept(rank, moment):
+        elif self._is_kept(rank, moment, echo=max(rule_of(before).echo for _, before in left)):
             shown.update((key, self._held(before)) for key, before in left)
         elif rank < _NOTHING:
             self._changed = (*self._changed, moment.now)
 
-    def _is_kept(self, rank: int, moment: _Moment) -> bool:
-        """Return True if findings that are worse than `rank` stay for now."""
+    def _is_kept(self, rank: int, moment: _Moment, *, echo: float) -> bool:
+        """Return True if findings that are worse than `rank` stay for now. `echo` is for how long they have stayed."""
         now = moment.now
         if self._milder_since is None:
             self._milder_since = now
         if rank == _NOTHING:
             if self._gone_since is None:
                 self._gone_since = now
-            return now - self._gone_since < moment.hold
+            return now - self._gone_since < moment.hold - echo
         self._gone_since = None
         self._changed = tuple(at for at in self._changed if now - at < _HOUR)
         return bool(self._changed) or now - self._milder_since < moment.milder

@@ -19,7 +19,8 @@ from typing import Final
 from nsqadmin.cluster.model import Severity
 from nsqadmin.diagnosis.incident import Mark
 from scripts.command_line import option, read_options
-from tests.nsqadmin.steered_world import WALL, Consumer, Publisher, World
+from nsqcommon.wire.message import Message
+from tests.nsqadmin.steered_world import WALL, Consumer, Publisher, World, buried, finished, given_back
 from tests.nsqadmin.verdicts import Fault, Verdicts
 
 Steps = Sequence[tuple[float, str]]
@@ -50,7 +51,11 @@ HOUR: Final[Steps] = (
     (51, "nobody muted"),
     (54, "3 back"),
     (56, "nobody over"),
+    (57, "fails"),
+    (57, "buries"),
     (58, "1 differs over"),
+    (63, "buries over"),
+    (64, "fails over"),
     (66, "stuck over"),
     (71, "the end"),
 )
@@ -68,19 +73,25 @@ class Scenario:
         self._trader = Consumer(nodes, "quotes", "trader", ready=10)
         self._view = Consumer(nodes, "ticks", "view", ready=10)
         self._post = Consumer(nodes, "letters", "post")
+        self._sender = Consumer(nodes, "mails", "sender")
+        self._ledger = Consumer(nodes, "invoices", "ledger")
         world.actors += [
             Publisher(nodes, "orders", 5),
             Publisher(nodes, "quotes", 10),
             Publisher(nodes, "ticks", 10),
             Publisher(nodes, "letters", 1),
+            Publisher(nodes, "mails", 5),
+            Publisher(nodes, "invoices", 5),
             Consumer(nodes, "orders", "billing"),
-            *(self._shipping, self._trader, self._view, self._post),
+            *(self._shipping, self._trader, self._view, self._post, self._sender, self._ledger),
         ]
         # What makes each fault, and what ends it.
         self._channels: Mapping[str, tuple[Fault, Callable[[], None], Callable[[], None]]] = {
             "stuck": (Fault("orders/shipping"), _at(self._shipping, 0), _at(self._shipping, _ALL)),
             "drops": (Fault("quotes/trader", detected=180), _at(self._trader, _SLOW), _at(self._trader, _ALL)),
             "expires": (Fault("ticks/view", detected=180), _at(self._view, _SLOW), _at(self._view, _ALL)),
+            "fails": (Fault("mails/sender"), _by(self._sender, given_back), _by(self._sender, finished)),
+            "buries": (Fault("invoices/ledger"), _by(self._ledger, buried), _by(self._ledger, finished)),
             "nobody": (Fault("letters/post"), self._post.leave, self._post.join),
         }
 
@@ -146,12 +157,21 @@ def _at(consumer: Consumer, per_tick: int) -> Callable[[], None]:
     return change
 
 
+def _by(consumer: Consumer, answer: Callable[[Message], bytes]) -> Callable[[], None]:
+    def change() -> None:
+        consumer.answer = answer
+
+    return change
+
+
 def drawn_steps(random: Random, minutes: float = 120.0) -> Steps:
     """Draw what happens. Each fault comes and goes by itself, so that any may meet any other."""
     steps = [
         *_intervals(random, "stuck", "stuck over", minutes, lasts=(5, 50), pause=(5, 30)),
         *_intervals(random, "drops", "drops over", minutes, lasts=(6, 20), pause=(8, 30)),
         *_intervals(random, "expires", "expires over", minutes, lasts=(6, 20), pause=(8, 30)),
+        *_intervals(random, "fails", "fails over", minutes, lasts=(5, 20), pause=(8, 40)),
+        *_intervals(random, "buries", "buries over", minutes, lasts=(5, 20), pause=(8, 40)),
         *_intervals(random, "nobody", "nobody over", minutes, lasts=(4, 20), pause=(8, 40)),
         *_intervals(random, "1 differs", "1 differs over", minutes, lasts=(10, 60), pause=(5, 20)),
         (minutes, "the end"),

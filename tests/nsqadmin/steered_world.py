@@ -12,8 +12,8 @@ no nsqlookupd, because the clock wouldn't wait for its answers to the nodes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from typing import Any, Protocol
@@ -27,10 +27,11 @@ from nsqadmin.cluster.model import Snapshot
 from nsqadmin.diagnosis.incident import IncidentChange
 from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.options import Options
-from nsqadmin.upstream.client import Upstream
+from nsqadmin.upstream.client import Streamed, Upstream
 from nsqadmin.upstream.sampler import Sampler
 from nsqcommon.durations import SECOND
 from nsqcommon.wire import commands
+from nsqcommon.wire.extensions import bury
 from nsqcommon.wire.message import Message
 from tests.support.client import NOBODY, Client, Disconnected
 from tests.support.process import SteadyNsqd
@@ -129,6 +130,14 @@ class _CountingUpstream(Upstream):
     async def get_document(self, address: str, target: str, *, is_lookupd: bool = False) -> Any:
         with self._asking(address):
             return await super().get_document(address, target, is_lookupd=is_lookupd)
+
+    @asynccontextmanager
+    async def stream(
+        self, address: str, target: str, *, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Streamed]:
+        with self._asking(address):
+            async with super().stream(address, target, headers=headers) as streamed:
+                yield streamed
 
     async def post(self, address: str, target: str, body: bytes = b"", *, is_lookupd: bool = False) -> bytes:
         with self._asking(address):
@@ -247,6 +256,19 @@ class Publisher:
                 node.daemon.post(f"/mpub?topic={self._topic}", body)
 
 
+def finished(message: Message) -> bytes:
+    return commands.fin(message.id)
+
+
+def given_back(message: Message) -> bytes:
+    """Fail two of three deliveries."""
+    return commands.fin(message.id) if message.attempts % 3 == 0 else commands.req(message.id, 1000)
+
+
+def buried(message: Message) -> bytes:
+    return bury(message.id, "no such address")
+
+
 class Consumer:
     """A consumer on each node, connected again when it comes back. `handle` decides on the messages that it holds."""
 
@@ -274,6 +296,7 @@ class Consumer:
         self._has_left = False
         self._clients: dict[Node, Client] = {}
         self._held: dict[Node, list[tuple[float, Message]]] = {}
+        self.answer = finished
 
     def act(self, now: float) -> None:
         for node in () if self._has_left else self._nodes:
@@ -306,7 +329,8 @@ class Consumer:
         left = self.per_tick
         self._receive(client, held, now)
         while done := [message for at, message in held if now - at >= self._takes][:left]:
-            client.finish(*done)
+            for message in done:
+                client.send(self.answer(message))
             self.finished += len(done)
             left -= len(done)
             names = {message.id for message in done}
@@ -330,6 +354,8 @@ class Consumer:
         client = node.daemon.connect()
         client.identify(
             client_id="c",
+            feature_negotiation=True,
+            extensions=["bury"],
             hostname=f"{self._subscription[1]}-1",
             user_agent="scenario/1.0",
             heartbeat_interval=60_000,
