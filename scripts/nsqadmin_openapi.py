@@ -22,7 +22,7 @@ from nsqadmin.actions.undo import Undone
 from nsqadmin.cluster import model
 from nsqadmin.cluster.message_groups import MessageGroup
 from nsqadmin.cluster.recording import members_of
-from nsqadmin.diagnosis.incident import Mark, Numbers
+from nsqadmin.diagnosis.incident import Mark, Numbers, Turn
 from nsqadmin.messages import (
     buried,
     buried_actions,
@@ -90,6 +90,7 @@ _RECORDS: Final[tuple[type, ...]] = (
     group_actions.GroupChanged,
     Undone,
     Mark,
+    Turn,
     Numbers,
     deferred_actions.RecallWanted,
     group_actions.GroupWanted,

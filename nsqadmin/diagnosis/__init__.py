@@ -20,19 +20,21 @@ group's later rules are skipped. Every finding has its evidence, and is marked i
                D32 one name in use by two nodes, D33 no standby
 
 `clients.py` judges each consumer of a channel; the rules and the pages show its verdicts.
-While a node is silent, earlier findings don't end: see `upkeep.py`.
+`upkeep.py` follows findings over time: they get worse at once and better slowly, and not at all while a node is silent.
 
 To add a rule, write a function in `channels.py`, `topics.py`, `nodes.py`, `policy.py`, `groups.py` or `remote.py`, and
-list it in one of the first three, in its group or among the rules without one.
+list it in one of the first three, in its group or among the rules without one. Add it to the table in `rules.py`, too:
+its family says what it is an incident with, and its effect where it stands among all others (`impact.py`).
 
 An incident collects findings with one cause, so that you see one card and not a hundred:
 
-    Snapshot.findings ─► grouping ─► Incident ─► incident_book ─► Open      shown by pages, the API and /metrics
-                            │                        │
-                         suspects                 changes, marks
+    rules ─► upkeep ─► Snapshot.findings ─► grouping ─► Incident ─► incident_book ─► Open    for pages, API, /metrics
+                                               │                        │   └──────► IncidentChange    for listeners
+                                            suspects            changes, coverage
 
 `incident.py` has the records. `grouping.py` decides which findings have one cause, and `suspects.py` finds causes in
 consumers' programs; `wording.py` puts an incident into words. `incident_book.py` follows incidents over time: when each
-began, the numbers then, and whether it grows. `changes.py` looks up earlier changes, and `marks.py` has acknowledged
-and muted incidents. All of these are cores: docs/decisions/0013-nsqadmin-that-does-not-guess.md.
+began, the numbers then, and whether it grows. `changes.py` looks up earlier changes, and `coverage.py` decides for which
+incidents people's marks hold. All of these are cores: docs/decisions/0013-nsqadmin-that-does-not-guess.md and
+docs/decisions/0041-incidents.md.
 """

@@ -33,6 +33,7 @@ FEW: Final = 3  # findings that make a group of names
 _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 _NOBODY_THERE: Final = "D4"  # on some nodes
+_LATELY: Final = 60.0  # seconds; a node that hangs may lose its consumers before we see that it does
 
 _CauseOf = Callable[[Finding], Cause | None]
 _NameOf = Callable[[Finding], str]  # "": the finding has no such name
@@ -57,8 +58,11 @@ def incident_of(cause: Cause, findings: Sequence[Finding], index: Index) -> Inci
     numbers = index.numbers(cause, findings)
     if cause.kind is CauseKind.SINGLE and len(findings) == 1:  # in the worst case there are ten thousand of these
         return _single(cause, findings[0], numbers, index)
-    severity = min((finding.severity for finding in findings), key=_SEVERITIES.__getitem__)
-    ordered = sorted(findings, key=lambda it: (_SEVERITIES[it.severity], _is_elsewhere(cause, it), -it.weight))
+    severities = {finding.severity for finding in findings}
+    severity = min(severities, key=_SEVERITIES.__getitem__)
+    ordered = findings  # they come by their impact
+    if len(severities) > 1 or cause.kind is CauseKind.NODE:
+        ordered = sorted(findings, key=lambda it: (_SEVERITIES[it.severity], _is_elsewhere(cause, it)))
     return Incident(
         key=cause.key,
         cause=cause,
@@ -141,11 +145,18 @@ def _by_dead_node(index: Index) -> _CauseOf:
     dead = {node.address for node in snapshot.nodes if not node.is_reachable}
     dead |= {lookupd.address for lookupd in snapshot.lookupds if not lookupd.is_reachable}
     causes: Mapping[str, Cause] = {address: Cause(CauseKind.NODE, address, Family.REACH) for address in dead}
+    since = {node.address: node.since for node in snapshot.nodes}
 
     def cause_of(finding: Finding) -> Cause | None:
         if finding.node:
             return causes.get(finding.node) if rule_of(finding).family is Family.REACH else None
         blamed = _blamed(finding, index)
+        if (
+            finding.severity is not Severity.INFO
+            and blamed
+            and 0 < finding.since < since.get(min(blamed), 0.0) - _LATELY
+        ):
+            return None  # it was found before the node fell silent, so it is no consequence of that
         return causes.get(min(blamed)) if blamed and dead.issuperset(blamed) else None
 
     return cause_of if dead else lambda finding: None

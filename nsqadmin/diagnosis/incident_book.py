@@ -96,7 +96,7 @@ class Book:
         self._open: tuple[Open, ...] | None = ()
         self._started = 0.0  # the first snapshot
         self._observed = 0
-        self._told: dict[str, int] = {}  # the findings that listeners know of, each with the rank of its severity
+        self._told: tuple[Incident, ...] = ()  # the incidents of the last snapshot whose findings listeners know
         self._moved: dict[str, Open] = {}  # incidents that listeners know of, and whose findings are in others now
 
     def observe(self, snapshot: Snapshot) -> tuple[IncidentChange, ...]:
@@ -106,14 +106,15 @@ class Book:
             self._started = now
         gone = {it.key: it for it in self._incidents}
         marks = self._marks
-        last = {key: self._opened(it) for key, it in gone.items() if self._is_told(key)}
+        told = [it for key, it in gone.items() if self._is_told(key)]
         self._snapshot, self._open = snapshot, None
         self._forget(now)
         no_groups = {key for key, it in gone.items() if it.cause.kind is not CauseKind.PATTERN}
         self._incidents = group(snapshot, known=self._records.keys() - no_groups)
-        is_asked_for = last or self._moved or len(self._acknowledged)
-        present = {finding.key for finding in snapshot.findings} if is_asked_for else set[str]()
-        self._acknowledged.see(present, now, most_away=BLIP)
+        here = {it.key for it in self._incidents}
+        last = {it.key: self._opened(it) for it in told if it.key not in here}
+        if len(self._acknowledged):
+            self._acknowledged.see({finding.key for finding in snapshot.findings}, now, most_away=BLIP)
         followed = self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=_badness)[:MOST]
         news = {it.key: self._follow(it, now, before) for it in followed}
         self._look_up_changes(followed, news, now)
@@ -121,7 +122,7 @@ class Book:
         worse |= {it.key for it in followed if self._reopened(it, marks.get(it.key, _UNMARKED), now)}
         self._marks = self._marks_that_hold()
         self._observed += 1
-        return tuple(self._changes(followed, worse, last, present))
+        return tuple(self._changes(followed, worse, last))
 
     # Records
 
@@ -245,38 +246,40 @@ class Book:
         return record is not None and record.is_told
 
     def _changes(
-        self, followed: Iterable[Incident], worse: set[str], last: Mapping[str, Open], present: set[str]
+        self, followed: Iterable[Incident], worse: set[str], last: Mapping[str, Open]
     ) -> Iterator[IncidentChange]:
-        """Yield the changes since the last snapshot. `last` has the incidents then of which listeners knew."""
-        now = self._snapshot.taken_at
-        told_before, self._told = self._told, {}
+        """Yield the changes since the last snapshot. `last` has the incidents that listeners know, and that are gone."""
+        now, told = self._snapshot.taken_at, list[Incident]()
+        known: Mapping[str, int] | None = None
         for it in followed:
             if it.severity is Severity.INFO or self._marks.get(it.key, _UNMARKED).muted is not None:
                 continue
-            its = {finding.key: _SEVERITIES[finding.severity] for finding in it.wrong}
-            is_told = self._is_told(it.key)
-            kind = ChangeKind.WORSE if is_told and it.key in worse else None
-            if not is_told and any(told_before.get(key, _UNTOLD) > rank for key, rank in its.items()):
-                kind = ChangeKind.OPENED
-            if is_told or kind is not None:
-                self._told.update(its)
-                self._records[it.key] = replace(self._records[it.key], is_told=True)
-            else:  # all of it is known from other incidents
-                self._told.update((key, rank) for key, rank in its.items() if key in told_before)
+            kind = ChangeKind.WORSE if it.key in worse else None
+            if not self._is_told(it.key):
+                known = _ranks(self._told) if known is None else known
+                is_new = any(known.get(key, _UNTOLD) > rank for key, rank in _ranks((it,)).items())
+                kind = ChangeKind.OPENED if is_new else None  # if not, all of it is known from other incidents
+            told.append(it)
             if kind is not None:
+                self._records[it.key] = replace(self._records[it.key], is_told=True)
                 yield IncidentChange(kind=kind, at=now, it=self._opened(it))
+        self._told = tuple(told)
+        yield from self._closed(last, now)
+
+    def _closed(self, last: Mapping[str, Open], now: float) -> Iterator[IncidentChange]:
+        """Yield the incidents that have closed: none of their findings is in another one now."""
         here = {it.key for it in self._incidents}
-        for key, was in {**self._moved, **last}.items():
-            if key in here:
-                self._moved.pop(key, None)
-            elif any(finding.key in present for finding in was.incident.wrong):
+        away = {key: was for key, was in {**self._moved, **last}.items() if key not in here}
+        present = {finding.key for finding in self._snapshot.findings} if away else set[str]()
+        self._moved = {}
+        for key, was in away.items():
+            if any(finding.key in present for finding in was.incident.wrong):
                 self._moved[key] = was
-            else:
-                self._moved.pop(key, None)
-                if (record := self._records.get(key)) is not None:
-                    self._records[key] = replace(record, is_told=False)
-                if was.muted is None:
-                    yield IncidentChange(kind=ChangeKind.CLOSED, at=now, it=was)
+                continue
+            if (record := self._records.get(key)) is not None:
+                self._records[key] = replace(record, is_told=False)
+            if was.muted is None:
+                yield IncidentChange(kind=ChangeKind.CLOSED, at=now, it=was)
 
     # What is there now
 
@@ -429,6 +432,11 @@ def _order(it: Open) -> tuple[object, ...]:
     """Return the sort key of a card. Impacts count by powers of two, so that small changes don't move cards."""
     is_remark = it.incident.severity is Severity.INFO
     return is_remark, bool(it.acknowledged), -int(it.incident.weight), it.began, it.key
+
+
+def _ranks(incidents: Iterable[Incident]) -> Mapping[str, int]:
+    """Return the ranks of the findings' severities, by their keys."""
+    return {finding.key: _SEVERITIES[finding.severity] for it in incidents for finding in it.wrong}
 
 
 def _added(record: IncidentRecord, turn: Turn) -> tuple[Turn, ...]:

@@ -37,7 +37,7 @@ HOLD: Final = 100.0  # seconds; an incident has to close within two minutes
 MILDER: Final = 300.0  # seconds
 _HOUR: Final = 3600.0
 _LATEST: Final = 115.0  # seconds after which a finding has ended, even if samples are far apart
-_SAMPLES_OF_HOLD: Final = 20  # whoever samples more often wants to know sooner
+_SAMPLES_OF_HOLD: Final = 20  # with more frequent samples, you learn sooner that it is over
 _SAMPLES_OF_MILDER: Final = 60
 _NOTHING: Final = SEVERITIES[Severity.INFO]  # the rank of a subject about which there are only remarks
 _MOST_KEPT: Final = 2000  # findings over a restart
@@ -168,21 +168,33 @@ class _Followed:
     def next(self, found: Sequence[Finding], moment: _Moment) -> Iterable[Finding]:
         """Return the findings to show, now that the rules have found these."""
         now = moment.now
+        if (same := self._same(found)) is not None:  # in the worst case there are ten thousand of these
+            self._gone_since = self._milder_since = None
+            self._seen = now
+            return (same,)
         shown: dict[str, Finding] = {}
         for it in found:
             key = it.key
             if key not in shown or SEVERITIES[it.severity] < SEVERITIES[shown[key].severity]:
                 shown[key] = it if it.since else replace(it, since=self._since(key, it, now))
-        if self.shown.keys() - shown.keys() or self._rank < _rank_of(shown):
-            self._keep(shown, moment)
-        else:
-            self._gone_since = self._milder_since = None
+        self._keep(shown, moment)
         rank = _rank_of(shown)
         if rank < self._rank < _NOTHING:
             self._changed = (*self._changed, now)
         self._remember(shown, now, moment.hold)
         self._rank, self._seen = rank, now
         return shown.values()
+
+    def _same(self, found: Sequence[Finding]) -> Finding | None:
+        """Return the finding if it is the only one now and before, and as bad."""
+        if len(found) != 1 or len(self.shown) != 1 or self._gone:
+            return None
+        it, key = found[0], found[0].key
+        before = self.shown.get(key)
+        if before is None or it.severity is not before.severity:
+            return None
+        self.shown[key] = same = it if it.since else replace(it, since=before.since)
+        return same
 
     def _since(self, key: str, finding: Finding, now: float) -> float:
         """Return when the finding began. One that gets worse begins again."""

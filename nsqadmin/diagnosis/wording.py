@@ -98,6 +98,10 @@ def _of_nodes(findings: Sequence[Finding]) -> str:
 
 def _of_names(findings: Sequence[Finding]) -> str:
     """Say how many there are for each rule, the worst rule first; a name counts once."""
+    if len(rules := {finding.rule for finding in findings}) == 1:
+        number = len({(finding.topic, finding.channel) for finding in findings})
+        one, many = _OF_RULES.get(rules.pop(), (findings[0].verdict, findings[0].verdict))
+        return f"{counted(number, _what(findings[0]))} {one if number == 1 else many}"
     by_rule: dict[str, set[tuple[str, str]]] = {}
     for finding in findings:
         by_rule.setdefault(finding.rule, set()).add((finding.topic, finding.channel))
@@ -107,10 +111,14 @@ def _of_names(findings: Sequence[Finding]) -> str:
         if number := len(names - said):
             first = next(finding for finding in findings if finding.rule == rule)
             one, many = _OF_RULES.get(rule, (first.verdict, first.verdict))
-            what = f"{number:,}" if parts else counted(number, "channel" if first.channel else "topic")
+            what = f"{number:,}" if parts else counted(number, _what(first))
             parts.append(f"{what} {one if number == 1 else many}")
             said |= names
     return ", ".join(parts)
+
+
+def _what(finding: Finding) -> str:
+    return "channel" if finding.channel else "topic"
 
 
 def _channels(findings: Sequence[Finding]) -> str:

@@ -7,14 +7,17 @@ from datetime import UTC, datetime
 
 import msgpack
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from nsqadmin.cluster.model import Activity, Finding, Severity, Snapshot
-from nsqadmin.diagnosis.incident import Counts, Mark, Open
+from nsqadmin.cluster.model import Activity, Finding, Health, Severity, Snapshot
+from nsqadmin.diagnosis.incident import ChangeKind, Counts, Mark, Open
 from nsqadmin.diagnosis.incident_book import BLIP, MOST, Book, in_view
 from nsqadmin.diagnosis.marks import muted_until
 from tests.support.outage import TENANTS, outage
-from tests.support.picture import NOW, channel, channel_node, snapshot, topic, viewer
+from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic, viewer
 
+RANKS = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 ANA = Mark(by="ana", at=NOW, note="looking at it")
 
 
@@ -169,6 +172,286 @@ def test_tomorrow_morning_is_eight_oclock() -> None:
     assert muted_until("for ever", 100.0) is None
 
 
+def node_picture(at: float, *findings: Finding, is_down: bool = False) -> Snapshot:
+    health = Health.DOWN if is_down else Health.OK
+    return snapshot(nodes=(node(health=health, depth=9_702),), findings=findings, taken_at=NOW + at)
+
+
+POLICY = Finding(rule="D26", severity=Severity.WARNING, verdict="differs", advice="a", node="n1:4151", since=NOW)
+DEATH = Finding(
+    rule="D16",
+    severity=Severity.PROBLEM,
+    verdict="is down",
+    advice="a",
+    node="n1:4151",
+    facet="reach",
+    since=NOW + 100,
+    weight=59.0,
+)
+
+
+def test_a_muted_warning_about_a_node_hides_nothing_of_its_death() -> None:
+    book = started()
+    book.observe(node_picture(0, POLICY))
+    book.mute(book.open()[0].key, replace(ANA, until=NOW + 900))
+    (change,) = book.observe(node_picture(105, DEATH, POLICY, is_down=True))
+    assert (change.kind, change.it.incident.title) == (ChangeKind.OPENED, "n1:4151: is down")
+    death, policy = book.open()
+    assert (death.state, policy.state) == ("open", "muted")
+    assert (death.began, death.began_before, death.turns) == (NOW + 100, False, ())
+    assert death.then is not None
+    assert death.then.waiting == 9_702
+    assert book.counts() == Counts(problems=1, warnings=0, acknowledged=0, muted=1)
+
+
+def test_a_mute_ends_when_it_gets_worse_and_the_time_line_says_why() -> None:
+    book = started()
+    book.observe(picture(100, severity=Severity.WARNING, rule="D6"))
+    key = book.open()[0].key
+    book.mute(key, replace(ANA, until=NOW + 900))
+    assert book.observe(picture(200, at=5, severity=Severity.WARNING, rule="D6", since=NOW)) == ()
+    (change,) = book.observe(picture(300, at=10, rule="D6"))
+    assert (change.kind, change.it.state, change.it.key) == (ChangeKind.WORSE, "open", key)
+    begun, reopened = change.it.turns
+    assert begun.text == "Warning since 2023-11-14T22:13:20Z: orders/c: No consumer, 100 waiting"
+    assert reopened.text == (
+        "Muted by ana until 2023-11-14T22:28:20Z; reopened because this is a problem now: No consumer"
+    )
+    assert change.it.then is not None
+    assert (change.it.began, change.it.then.waiting) == (NOW + 10, 300)
+    book.observe(picture(300, at=15, severity=Severity.WARNING, rule="D6"))
+    assert book.open()[0].state == "open"  # it doesn't hide again by itself
+
+
+def test_another_rule_ends_a_mute_and_an_acknowledgement() -> None:
+    book = started()
+    book.observe(picture(rule="D7"))
+    key = book.open()[0].key
+    book.acknowledge(key, ANA)
+    book.mute(key, replace(ANA, until=NOW + 900))
+    book.observe(picture(at=5, rule="D3"))
+    (shown,) = book.open()
+    assert (shown.key, shown.state) == (key, "open")
+    assert [it.text.partition(";")[0] for it in shown.turns] == [
+        "Acknowledged by ana",
+        "Muted by ana until 2023-11-14T22:28:20Z",
+    ]
+
+
+def test_a_mute_that_outlives_its_incident_holds_for_what_it_covered() -> None:
+    book = started()
+    book.observe(picture(rule="D7", severity=Severity.WARNING))
+    book.mute(book.open()[0].key, replace(ANA, until=NOW + 9000))
+    book.observe(quiet(5))
+    book.observe(picture(at=5 + 2 * BLIP, rule="D7", severity=Severity.WARNING))
+    assert book.open()[0].state == "muted"
+    book.observe(quiet(10 + 2 * BLIP))
+    (change,) = book.observe(picture(at=15 + 2 * BLIP, rule="D7"))
+    assert (change.kind, book.open()[0].state) == (ChangeKind.OPENED, "open")
+
+
+def group_of(at: float, *names: str, severity: Severity = Severity.PROBLEM, rule: str = "D3") -> Snapshot:
+    its = [picture(5, name=name, at=at, severity=severity, rule=rule) for name in names]
+    found = tuple(replace(it.findings[0], since=NOW) for it in its)
+    return snapshot(*(it.topics[0] for it in its), findings=found, taken_at=NOW + at)
+
+
+def test_a_group_that_shrinks_and_grows_keeps_its_mark_until_there_is_a_new_problem() -> None:
+    book = started()
+    book.observe(group_of(0, "t1", "t2", "t3", "t4"))
+    key = book.open()[0].key
+    book.mute(key, replace(ANA, until=NOW + 900))
+    for at, names in enumerate((("t1",), ("t1", "t2", "t3"), ("t4", "t2"), ("t1", "t2", "t3", "t4"))):
+        assert book.observe(group_of(5 + 5 * at, *names)) == ()
+        assert [(it.key, it.state) for it in book.open()] == [(key, "muted")]
+    (change,) = book.observe(group_of(50, "t1", "t2", "t3", "t4", "t5"))
+    assert (change.kind, change.it.key, change.it.state) == (ChangeKind.WORSE, key, "open")
+    assert change.it.turns[-1].text.endswith("reopened because this is new: t5/c: No consumer")
+
+
+def test_what_was_muted_alone_stays_muted_in_a_group_but_does_not_hide_the_others() -> None:
+    book = started()
+    book.observe(group_of(0, "t1", "t2"))
+    for it in book.open():
+        book.mute(it.key, replace(ANA, until=NOW + 900))
+    assert {it.state for it in book.open()} == {"muted"}
+    book.observe(group_of(5, "t1", "t2", "t3"))
+    assert [(it.incident.subject, it.state) for it in book.open()] == [("t*/c", "open")]
+
+
+def test_marks_survive_a_restart_and_cover_the_same() -> None:
+    before = started()
+    before.observe(picture(rule="D7", severity=Severity.WARNING))
+    before.mute(before.open()[0].key, replace(ANA, until=NOW + 900))
+    for rule, severity, state in (
+        ("D7", Severity.WARNING, "muted"),
+        ("D7", Severity.PROBLEM, "open"),
+        ("D3", Severity.WARNING, "open"),
+    ):
+        after = Book()
+        after.load(msgpack.unpackb(msgpack.packb(before.dump(), default=lambda value: value())))
+        after.observe(picture(at=60, rule=rule, severity=severity))
+        assert after.open()[0].state == state
+
+
+found = st.fixed_dictionaries(
+    {
+        name: st.none() | st.tuples(st.sampled_from(["D6", "D7", "D8"]), st.sampled_from(list(Severity)))
+        for name in "abcd"
+    }
+)
+events = st.lists(st.tuples(found, st.sampled_from(["", "", "", "mute", "acknowledge", "restart"])), max_size=25)
+
+
+@settings(max_examples=60)
+@given(events)
+def test_a_mark_never_covers_a_rule_or_a_severity_that_was_not_there(
+    script: list[tuple[dict[str, tuple[str, Severity] | None], str]],
+) -> None:
+    """Findings about four channels come and go, get worse and form groups, while people mark incidents."""
+    book = started()
+    marked: dict[str, dict[str, tuple[int, ...]]] = {
+        "muted": {},
+        "acknowledged": {},
+    }  # by channel and rule: when marked
+    for number, (by_name, event) in enumerate(script):
+        at = 5.0 * number
+        its = [
+            picture(name=f"t{name}", at=at, rule=rule, severity=severity)
+            for name, it in by_name.items()
+            if it is not None
+            for rule, severity in (it,)
+        ]
+        findings = tuple(finding for it in its for finding in it.findings)
+        if event == "restart":
+            book, before = Book(), book
+            book.load(msgpack.unpackb(msgpack.packb(before.dump(), default=lambda value: value())))
+        book.observe(snapshot(*(it.topics[0] for it in its), findings=findings, taken_at=NOW + at))
+        for shown in book.open():
+            for kind in ("muted", "acknowledged"):
+                if getattr(shown, kind) is None:
+                    continue
+                for it in shown.incident.wrong:
+                    known = marked[kind].get(it.key, ())
+                    is_member = it.severity is not Severity.PROBLEM and any(
+                        key.startswith(f"{it.rule}/") and min(ranks) <= RANKS[it.severity]
+                        for key, ranks in marked[kind].items()
+                    )
+                    assert is_member or (known and min(known) <= RANKS[it.severity]), (kind, it)
+        if event in ("mute", "acknowledge") and book.open():
+            chosen = book.open()[number % len(book.open())]
+            book.mute(chosen.key, replace(ANA, until=NOW + 9e9)) if event == "mute" else book.acknowledge(
+                chosen.key, ANA
+            )
+            for it in chosen.incident.wrong:
+                kind = "muted" if event == "mute" else "acknowledged"
+                marked[kind][it.key] = (*marked[kind].get(it.key, ()), RANKS[it.severity])
+
+
+# What listeners are told
+
+
+def kinds(book: Book, shown: Snapshot) -> list[tuple[str, str]]:
+    return [(it.kind.value, it.it.incident.subject) for it in book.observe(shown)]
+
+
+def test_listeners_are_told_when_it_opens_gets_worse_and_closes() -> None:
+    book = started()
+    assert kinds(book, picture(severity=Severity.WARNING)) == [("opened", "orders/c")]
+    assert kinds(book, picture(at=5, severity=Severity.WARNING)) == []
+    assert kinds(book, picture(at=10)) == [("worse", "orders/c")]
+    assert kinds(book, picture(at=15, severity=Severity.WARNING)) == []
+    (closed,) = book.observe(quiet(20))
+    assert (closed.kind, closed.at, closed.it.incident.severity) == (ChangeKind.CLOSED, NOW + 20, Severity.WARNING)
+    assert kinds(book, picture(at=25)) == [("opened", "orders/c")]
+
+
+def test_listeners_are_told_nothing_of_remarks_and_muted_incidents() -> None:
+    book = started()
+    assert kinds(book, picture(severity=Severity.INFO)) == []
+    assert kinds(book, quiet(5)) == []
+    book.observe(picture(at=10))
+    book.mute(book.open()[0].key, replace(ANA, until=NOW + 100))
+    assert kinds(book, quiet(15)) == []
+    assert kinds(book, picture(at=20)) == []
+    assert kinds(book, picture(at=101)) == [("opened", "orders/c")]  # the mute is over
+
+
+def test_an_incident_that_is_absorbed_by_a_group_closes_when_its_findings_end() -> None:
+    book = started()
+    assert kinds(book, group_of(0, "t1", "t2")) == [("opened", "t1/c"), ("opened", "t2/c")]
+    assert kinds(book, group_of(5, "t1", "t2", "t3")) == [("opened", "t*/c")]
+    assert kinds(book, group_of(10, "t2", "t3")) == [("closed", "t1/c")]
+    assert sorted(kinds(book, quiet(15))) == [("closed", "t*/c"), ("closed", "t2/c")]
+
+
+def test_a_group_of_what_is_known_is_no_news() -> None:
+    book = started()
+    book.observe(group_of(0, "t1", "t2"))
+    book.observe(group_of(5, "t1", "t2", "t3"))
+    assert kinds(book, group_of(10, "t1", "t2", "t3")) == []
+
+
+def test_known_incidents_are_not_opened_again_after_a_restart() -> None:
+    before, after = started(), Book()
+    before.observe(picture())
+    after.load(msgpack.unpackb(msgpack.packb(before.dump(), default=lambda value: value())))
+    assert kinds(after, picture(at=60)) == []
+    assert kinds(after, quiet(120)) == [("closed", "orders/c")]
+
+
+# History
+
+
+def test_a_worse_effect_begins_again_and_a_better_one_does_not() -> None:
+    book = started()
+    book.observe(picture(10, rule="D6"))
+    book.observe(picture(40, at=60, rule="D7"))
+    (shown,) = book.open()
+    assert shown.then is not None
+    assert (shown.began, shown.then.waiting) == (NOW + 60, 40)
+    assert [it.text for it in shown.turns] == ["Problem since 2023-11-14T22:13:20Z: orders/c: No consumer, 10 waiting"]
+    for at in range(65, 600, 5):
+        book.observe(picture(90, at=at, rule=("D6", "D7")[at % 2]))
+    (shown,) = book.open()
+    assert (shown.began, len(shown.turns)) == (NOW + 60, 1)
+
+
+def test_what_a_rule_finds_only_after_minutes_may_have_been_there_before() -> None:
+    book = Book()
+    book.observe(quiet(0))
+    book.observe(quiet(5))
+    book.observe(quiet(10))
+    (early, late) = (picture(at=at, window=300.0, rule="D8") for at in (60, 400))
+    book.observe(early)
+    assert (book.open()[0].began, book.open()[0].began_before) == (NOW, True)
+    book.observe(quiet(100))
+    book.observe(quiet(900))
+    book.observe(late)
+    assert not started().open()
+    other = started()
+    other.observe(late)
+    assert not other.open()[0].began_before
+
+
+# Order
+
+
+def test_a_great_backlog_that_is_only_a_warning_comes_before_a_small_problem() -> None:
+    small, great = picture(50, weight=35.7), picture(59_157, name="ship", severity=Severity.WARNING, weight=44.2)
+    remark = picture(10**6, name="later", severity=Severity.INFO, weight=-30.0)
+    shown = snapshot(
+        *(it.topics[0] for it in (small, great, remark)),
+        findings=(*small.findings, *great.findings, *remark.findings),
+        taken_at=NOW,
+    )
+    book = started()
+    book.observe(shown)
+    assert [it.incident.subject for it in book.open()] == ["ship/c", "orders/c", "later/c"]
+    book.acknowledge(book.open()[0].key, ANA)
+    assert [it.incident.subject for it in book.open()] == ["orders/c", "ship/c", "later/c"]
+
+
 # Viewers
 
 
@@ -182,6 +465,39 @@ def test_hidden_topics_are_in_no_incident() -> None:
     (whole,) = [it for it in book.open() if it.key == pattern.key]
     assert (whole.incident.numbers.channels, len(whole.changes)) == (TENANTS, 1)
     assert book.seen_by(viewer("*")) is book.open()
+
+
+def test_hidden_members_change_nothing_of_what_a_user_sees() -> None:
+    """Whatever happens to topics that they don't see, users see the same incidents, in the same order and states."""
+    ben = viewer("t1", "t2", "t3")
+    quiet_book, loud_book = started(), started()
+    mine = ("t1", "t2", "t3")
+    for book, others in ((quiet_book, ()), (loud_book, ("t4", "t5"))):
+        book.observe(group_of(0, *mine, severity=Severity.WARNING))
+        book.mute(book.open()[0].key, replace(ANA, until=NOW + 900))
+        its = (group_of(5, *mine, severity=Severity.WARNING), group_of(5, *others))
+        found = tuple(finding for it in its for finding in it.findings)
+        book.observe(snapshot(*(topic for it in its for topic in it.topics), findings=found, taken_at=NOW + 5))
+    assert quiet_book.open()[0].state == "muted"
+    assert loud_book.open()[0].state == "open"
+    assert loud_book.seen_by(ben) == quiet_book.seen_by(ben)
+    assert loud_book.seen_by(ben)[0].state == "muted"
+    assert loud_book.counts(ben) == quiet_book.counts(ben)
+
+
+def test_users_mark_what_they_see_and_nothing_else() -> None:
+    ben = viewer("t1")
+    book = started()
+    book.observe(group_of(0, "t1", "t2", "t3"))
+    key = book.open()[0].key
+    assert book.mute(key, replace(ANA, by="ben", until=NOW + 900), ben)
+    assert (book.seen_by(ben)[0].state, book.open()[0].state) == ("muted", "open")
+    assert book.observe(group_of(5, "t1", "t2", "t3")) == ()
+    assert (book.seen_by(ben)[0].state, book.open()[0].state, book.open()[0].turns) == ("muted", "open", ())
+    book.mute(key, replace(ANA, until=NOW + 900))
+    assert book.mute(key, None, ben)
+    assert (book.seen_by(ben)[0].state, book.open()[0].state) == ("open", "open")
+    assert not book.mute(key, ANA, viewer("other"))
 
 
 # Bounds and restarts
