@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 _MANY: Final = 100  # messages
 _MINUTE: Final = 60.0
 _BLINK: Final = 15.0  # seconds; a shorter time without messages in flight doesn't end a standstill
-_BURIED: Final = "buried"
+# Causes of nsqd's counts; the end of the name is the outcome.
+_BURIED: Final = "buried"  # by any rule
+_DROPPED: Final = ", dropped"
+_EXPIRED: Final = frozenset(("ttl, dropped", "ttl, buried"))
+_OVERFLOW_BURIED: Final = "overflow, buried"
 
 
 class Step(NamedTuple):
@@ -191,11 +195,7 @@ def _counts_of(row: ChannelNode, *, put_back: int, buried: int) -> tuple[int, ..
     return row.message_count, row.depth - put_back, failed, dropped, expired, buried, removed
 
 
-# Causes of nsqd's counts: the end of the name is the outcome
-
-_DROPPED: Final = ", dropped"
-_EXPIRED: Final = frozenset(("ttl, dropped", "ttl, buried"))
-_OVERFLOW_BURIED: Final = "overflow, buried"
+# Causes
 
 
 def is_loss(cause: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.cluster.connections import ClientKey, read_clients, read_producers, with_rates
 from nsqadmin.cluster.copies import read_copy
@@ -27,7 +27,6 @@ from nsqadmin.cluster.model import (
     RemoteCopy,
     TopicNode,
 )
-from nsqadmin.cluster.pace import Pace
 from nsqadmin.cluster.policy_counts import Reading, Readings, counted_lately, growing, read_counts
 from nsqadmin.cluster.sane import (
     LONGEST_NAME,
@@ -42,6 +41,9 @@ from nsqadmin.cluster.sane import (
     whole,
 )
 from nsqadmin.upstream.slices import Slices, at_once
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.pace import Pace
 
 _PLAIN: Final = 0  # marshal's version without references: equal values give equal bytes
 # Limits for one answer, several times the size of the largest node. Each entry takes about a kilobyte while shown.

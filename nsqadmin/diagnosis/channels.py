@@ -126,10 +126,13 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
         return
     rows = _answering(channel)
     waiting, in_flight = sum(row.depth for row in rows), sum(row.in_flight_count for row in rows)
-    has_held_up = bool(waiting or stall.has_held_up or stall.timed_out)
+    if stall.timed_out:
+        least = _MINUTE / 2  # a proof, so it need not last as long
+    else:
+        least = _MINUTE if waiting or stall.has_held_up else _RECENT
     lasts = now - stall.since
     holders = [it for row in rows for it in row.clients or () if it.in_flight_count]
-    if lasts < (_MINUTE if has_held_up else _RECENT) or any(is_busy(it, now) for it in holders):
+    if lasts < least or any(is_busy(it, now) for it in holders):
         return
     # A Go nsqd doesn't tell touches or ages: there, only timeouts show that nobody works on the messages.
     is_sure = bool(stall.timed_out) or bool(holders and all(it.oldest_in_flight is not None for it in holders))

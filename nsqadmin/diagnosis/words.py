@@ -32,8 +32,10 @@ def counted(count: int, what: str) -> str:
 
 
 def in_minutes(seconds: float) -> str:
-    """Write a duration in whole minutes, which doesn't change at every sample: 46 min, 3h 12m."""
+    """Write a duration in whole minutes, which doesn't change at every sample: 46 min, 3h 12m; below a minute, 35 s."""
     minutes = int(seconds // 60)
+    if not minutes:
+        return numbers.duration(seconds)
     return f"{minutes} min" if minutes < 60 else numbers.duration(60 * minutes)
 
 

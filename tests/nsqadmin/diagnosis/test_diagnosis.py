@@ -191,6 +191,8 @@ def test_d7_stuck_consumers_are_a_problem_whatever_the_timeouts_do(timed_out: in
         (stalled(61.0), 0, set()),  # nothing waits, so a slow handler does no harm yet
         (stalled(301.0), 0, {"D7"}),
         (stalled(61.0, has_held_up=True), 0, {"D7"}),  # emptied or expired meanwhile
+        (stalled(31.0, timed_out=1), 0, {"D7"}),
+        (stalled(29.0, timed_out=1), 50, set()),
         (None, 50, set()),
     ],
 )

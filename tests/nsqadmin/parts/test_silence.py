@@ -14,7 +14,8 @@ from nsqadmin.cluster.merge import Directory, Merger, totals_of
 from nsqadmin.cluster.model import Channel, Health, Lookupd, Node, Snapshot, Topic, TopicNode, Totals
 from nsqadmin.cluster.node_stats import NodeAnswer, read_stats, silenced
 from nsqadmin.parts.silence import is_all_unknown, unknown_part, unless_unknown
-from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
+from tests.support import picture
+from tests.support.picture import NOW, channel_node, node, snapshot
 
 COUNTS: Final = ("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count", "client_count")
 
@@ -124,7 +125,8 @@ def nodes_of(*answers: bool | None, **fields: Any) -> tuple[Node, ...]:
 
 def on_the_first(*silent: str) -> Topic:
     rows = (TopicNode(node="n1:4151"),)
-    return topic(channel(channel_node("n1:4151"), silent=silent), nodes=rows, silent=silent)
+    it = picture.channel(channel_node("n1:4151"), silent=silent)
+    return picture.topic(it, nodes=rows, silent=silent)
 
 
 @pytest.mark.parametrize(

@@ -133,17 +133,17 @@ def test_d6_saturated(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
         assert "saturated" in wait_for(admin, "D6", f"{a_topic}/c")
 
 
-def test_d7_handlers_hang(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
+def test_d7_stuck_consumers(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
     consumer_of(node, a_topic, 2, msg_timeout=1000)
     publish(node, a_topic)
-    assert "hang" in wait_for(admin, "D7", f"{a_topic}/c")
+    assert "Consumers are stuck" in wait_for(admin, "D7", f"{a_topic}/c")
 
 
-def test_d8_handlers_fail(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
+def test_d8_consumers_are_failing(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
     client = consumer_of(node, a_topic, 5)
     publish(node, a_topic)
     with meanwhile(lambda: client.requeue(client.message())):
-        assert "Handlers fail" in wait_for(admin, "D8", f"{a_topic}/c")
+        assert "Consumers are failing" in wait_for(admin, "D8", f"{a_topic}/c")
 
 
 def test_d9_one_slow_consumer(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
