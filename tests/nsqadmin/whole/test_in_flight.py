@@ -84,7 +84,8 @@ def a_go_nsqd() -> Iterator[str]:
 
 
 @contextmanager
-def working(folder: Path) -> Iterator[Working]:
+def working(folder: Path, *, everyone: str = "viewer") -> Iterator[Working]:
+    """Run all of it. Users without a name have the rights of `everyone`."""
     with ExitStack() as stack:
         nodes, workers, taken = [], [], []
         for at in range(2):
@@ -104,7 +105,7 @@ def working(folder: Path) -> Iterator[Working]:
         nodes[0].post("/sub?topic=t&channel=c&lease=5m&wait=10s")
         go = stack.enter_context(a_go_nsqd())
         roles = folder / "roles.toml"
-        roles.write_text(ROLES)
+        roles.write_text(ROLES.replace(f'users = ["{everyone}"]', 'users = ["*"]'))
         named = [f"nsqd-http-address={it}" for it in (*map(name_of, nodes), go)]
         admin = stack.enter_context(Nsqadmin(*named, "sample-interval=300ms", f"roles-file={roles}"))
         it = Working(nodes, go, workers, taken, admin)

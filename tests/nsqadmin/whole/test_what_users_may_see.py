@@ -87,6 +87,7 @@ def fill(node: Nsqd, topic: str, channel: str, whose: str) -> None:
     named = f"topic={topic}&channel={channel}"
     node.post(f"/topic/create?topic={topic}")
     node.post(f"/channel/create?{named}")
+    agent = {"User-Agent": f"agent-{PLANTED[f'{whose} consumer lease']}"}
     states = (("in flight", ""), ("waiting", ""), ("deferred", "&defer=3600000"), ("second", ""), ("third", ""))
     for state, arguments in states:
         key, value = PLANTED[f"{whose} key {state}"], PLANTED[f"{whose} header {state}"]
@@ -95,15 +96,14 @@ def fill(node: Nsqd, topic: str, channel: str, whose: str) -> None:
         path = f"/pub?topic={topic}&key=key-{key}{arguments}"
         assert node.http("POST", path, body, headers=headers).status == 200
         if state == "in flight":
-            agent = f"agent-{PLANTED[f'{whose} consumer lease']}"
-            answer = node.http("POST", f"/sub?{named}&lease=15m&wait=10s", headers={"User-Agent": agent})
+            answer = node.http("POST", f"/sub?{named}&lease=15m&wait=10s", headers=agent)
             assert answer.body, "the message is leased for as long as the walks take"
     node.post(f"/pub?topic={topic}", b"\xff" + PLANTED[f"{whose} body binary"].encode())
     for _ in range(BURIED):
         node.post(f"/pub?topic={topic}", b"{}")
     taken: list[Any] = []
     while len(taken) < BURIED:
-        answer = node.http("POST", f"/sub?{named}&max={BURIED - len(taken)}&wait=1s")
+        answer = node.http("POST", f"/sub?{named}&max={BURIED - len(taken)}&wait=1s", headers=agent)
         taken += map(json.loads, answer.body.splitlines())
     for at, message in enumerate(taken):
         reason = quote(f"no such card {PLANTED[f'{whose} reason {at:02}']}")
