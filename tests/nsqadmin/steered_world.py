@@ -2,7 +2,7 @@
 
     nsqds           real processes, which hang (SIGSTOP), die (SIGKILL) and come back; `tests/support/steered.py`
     Sampler, Book   nsqadmin's, in this process, on the same clock
-    actors          publishers and consumers, which do their part once in each `TICK`
+    actors          publishers and consumers, which do their part once in each tick
 
 Time passes only in `World.pass_time`: it jumps to the next deadline once nothing is under way any more, so an hour takes
 seconds. Nothing is early or late on a busy machine, because the clock waits for each answer of a node that runs. There is
@@ -37,7 +37,6 @@ from tests.support.client import NOBODY, Client, Disconnected
 from tests.support.process import SteadyNsqd
 from tests.support.steered_clock import SteeredClock
 
-TICK = 10.0  # seconds
 WALL = 1_800_000_000.0  # when the world begins
 _DAEMON = (sys.executable, "-P", "-m", "tests.support.steered")
 _AT_ONCE = 0.001  # seconds; a deadline that is nearer comes by itself
@@ -159,8 +158,9 @@ class _TrioClock(trio.abc.Clock):
 
 
 class World:
-    def __init__(self, folder: Path, stack: ExitStack, nodes: int, *, policy: str = "", interval: float = TICK) -> None:
-        self.interval = interval  # between two samples
+    def __init__(self, folder: Path, stack: ExitStack, nodes: int, *, policy: str = "", tick: float) -> None:
+        """In each tick, the actors do their part, and nsqadmin takes a sample."""
+        self.tick = tick  # seconds
         path = folder / "clock"
         self.clock = SteeredClock(path, wall=WALL)
         self.nodes = [Node(folder / f"n{number}", self.clock, path, policy) for number in range(1, nodes + 1)]
@@ -172,7 +172,7 @@ class World:
         self.watchers: list[Callable[[Snapshot], None]] = []
         self.options = Options(
             nsqd_http_address=tuple(node.address for node in self.nodes),
-            sample_interval=int(interval * SECOND),
+            sample_interval=int(tick * SECOND),
         )
         activity = ActivityLog()
         self.upstream = _CountingUpstream(self.options, self._is_awaited)
@@ -217,7 +217,7 @@ class World:
     async def pass_time(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds
         while (left := end - self.clock.monotonic()) > 0:
-            await self._jump_through(min(left, TICK))
+            await self._jump_through(min(left, self.tick))
             for actor in self.actors:
                 actor.act(self.now)
 

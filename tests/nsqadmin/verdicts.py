@@ -15,12 +15,10 @@ from typing import Final
 
 from nsqadmin.cluster.model import Finding, Severity, Snapshot
 from nsqadmin.diagnosis.incident import Open
-from tests.nsqadmin.steered_world import TICK, WALL, World
+from tests.nsqadmin.steered_world import WALL, World
 
 DETECTED: Final = 120.0  # seconds after its beginning in which a fault is said
-CLOSED: Final = (
-    120.0 + 2 * TICK
-)  # seconds after its end until it is said no more: it is over at the next tick, and then seen
+CLOSED: Final = 120.0  # seconds after its end in which it is said no more
 MOST_FLIPS: Final = 2  # in an hour
 _HOUR: Final = 3600.0
 _OF_SILENCE: Final = "D16"
@@ -74,6 +72,11 @@ class Verdicts:
     def __post_init__(self) -> None:
         self.world.watchers.append(self._see)
 
+    @property
+    def _closed(self) -> float:
+        """Return the seconds after its end in which a fault is said. It is over at the next tick, and seen at one more."""
+        return CLOSED + 2 * self.world.tick
+
     def begin(self, fault: Fault) -> Fault:
         fault.began = self.world.now
         self.faults.append(fault)
@@ -94,12 +97,12 @@ class Verdicts:
             return fault.began <= at
         ends = [
             fault.ended,
-            *(it.ended for it in self.faults if it.is_death and it.ended and it.began < fault.ended + CLOSED),
+            *(it.ended for it in self.faults if it.is_death and it.ended and it.began < fault.ended + self._closed),
         ]
-        return fault.began <= at <= max(ends) + CLOSED or self._has_just_returned(at)
+        return fault.began <= at <= max(ends) + self._closed or self._has_just_returned(at)
 
     def _has_just_returned(self, at: float) -> bool:
-        return any(returned <= at <= returned + CLOSED for returned in self.returns)
+        return any(returned <= at <= returned + self._closed for returned in self.returns)
 
     @staticmethod
     def subjects_of(it: Open) -> set[str]:
@@ -161,7 +164,7 @@ class Verdicts:
         )
 
     def _of_death(self, fault: Fault, times: list[Seen]) -> Iterator[str]:
-        latest = fault.began + 4 * self.world.interval
+        latest = fault.began + 4 * self.world.tick
         yield from _joined(
             (seen.at, f"{fault}: its incident began {_minute(began)}{', or before' if is_before else ''}")
             for seen in times

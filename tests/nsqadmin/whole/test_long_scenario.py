@@ -1,4 +1,4 @@
-"""An hour and ten minutes with real nodes on a steered clock: whatever happens at the same time, no verdict improves."""
+"""An hour with real nodes on a steered clock: whatever happens at the same time, no verdict improves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RUN_TIME = 1800.0  # seconds
 
 
 def test_no_verdict_improves_and_no_incident_disappears_before_its_cause_is_gone(tmp_path: Path) -> None:
-    assert run_in(tmp_path, HOUR) == []
+    assert run_in(tmp_path, HOUR, tick=15.0) == []
 
 
 def test_a_healthy_hour_has_no_incident_nor_have_jobs_of_half_an_hour_whose_worker_touches_them(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        world = World(tmp_path, stack, 2)
+        world = World(tmp_path, stack, 2, tick=20.0)
         verdicts = Verdicts(world)
         workers = Consumer(world.nodes, "celery", "jobs", ready=JOBS // 2, takes=RUN_TIME, touches=True)
         world.actors += [
