@@ -40,12 +40,16 @@ class Covering:
     rules: Mapping[str, Severity] = field(default_factory=dict)  # of further members; empty: it covers only part of it
     seen: float = 0.0  # when something that it covers was last there
     is_over: bool = False  # it once did not hold, and now only does for users who see a part
+    ended: tuple[str, ...] = ()  # the same for some of the findings, which had moved to another incident
 
     def has(self, finding: Finding) -> bool:
         return finding.key in self.covers and _is_up_to(finding.severity, self.covers[finding.key])
 
+    def has_for_all(self, finding: Finding) -> bool:
+        return self.has(finding) and not self.is_over and finding.key not in self.ended
+
     def has_rule_of(self, finding: Finding) -> bool:
-        covered = self.rules.get(name_of_rule(finding))
+        covered = None if self.is_over else self.rules.get(name_of_rule(finding))
         return covered is not None and finding.severity is not Severity.PROBLEM and _is_up_to(finding.severity, covered)
 
 
@@ -97,12 +101,14 @@ class Coverage:
 
     def end(self, key: str, findings: Iterable[Finding]) -> None:
         """End the marks that no longer hold for the incident, but not for users who see only a part of it."""
-        keys = {it.key for it in findings}
-        self._set(
-            tuple(
-                replace(it, is_over=True) if it.key == key or not keys.isdisjoint(it.covers) else it for it in self._all
-            )
-        )
+        keys, ended = {it.key for it in findings}, []
+        for it in self._all:
+            here = keys.intersection(it.covers)
+            if it.key == key:
+                ended.append(replace(it, is_over=True))
+            else:
+                ended.append(replace(it, ended=tuple(here.union(it.ended))) if here else it)
+        self._set(tuple(ended))
 
     def forget(self, is_over: Iterable[Covering]) -> None:
         gone = {id(it) for it in is_over}
@@ -150,10 +156,11 @@ class Coverage:
 
     def _covering(self, key: str, finding: Finding, *, is_whole: bool) -> Covering | None:
         """Return the mark that covers the finding for the longest time."""
-        found = [it for it in self._by_finding.get(finding.key, ()) if it.has(finding)]
-        if is_whole:
-            found += [it for it in self._by_incident.get(key, ()) if it.has_rule_of(finding)]
-            found = [it for it in found if not it.is_over]
+        coverings = self._by_finding.get(finding.key, ())
+        if not is_whole:
+            return max((it for it in coverings if it.has(finding)), key=_end, default=None)
+        found = [it for it in coverings if it.has_for_all(finding)]
+        found += [it for it in self._by_incident.get(key, ()) if it.has_rule_of(finding)]
         return max(found, key=_end, default=None)
 
     def _seen_at(self, covering: Covering) -> float:

@@ -3,7 +3,7 @@
 The findings already get worse at once and better slowly (`upkeep.py`), so an incident is there as long as one of its
 findings is. It begins again when it gets worse, that is, if its severity or its effect does: from then on it has the
 numbers of that moment, and the milder time before is a line of its time line. If it comes back within `BLIP` seconds
-after it has closed, it is the same incident.
+after it has closed, it begins again, too, and the time before is such a line.
 
 `coverage.py` decides for which incidents people's marks hold. Muting lasts until the chosen time, whether something of
 it is there or not; an acknowledgement ends when nothing of it has been there for `BLIP` seconds.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Finding
 
-BLIP: Final = 600.0  # seconds that an incident may be away and still be the same
+BLIP: Final = 600.0  # seconds that an incident may be away and still have its past
 MOST: Final = 1000  # incidents to follow; further ones are shown without their past
 _MOST_TURNS: Final = 12  # of one incident
 _COMPARE: Final = 30.0  # seconds over which we measure growth
@@ -132,6 +132,9 @@ class Book:
         if record is None:
             self._records[incident.key] = self._begun(incident, now)
             return _News.NEW
+        if record.last_seen < before:
+            self._records[incident.key] = self._come_back(incident, record, now)
+            return _News.NEW
         was, rank = _SEVERITIES[record.severity], _SEVERITIES[incident.severity]
         effect = incident.effect
         if rank < was or (rank == was and effect > record.effect):
@@ -142,9 +145,6 @@ class Book:
         if rank > was:
             milder = Turn(at=now, text=f"Milder: a {incident.severity} since then")
             changed.update(severity=incident.severity, effect=int(effect), turns=_added(record, milder))
-        if record.last_seen < before:
-            back = Turn(at=now, text=f"It came back, {numbers.duration(now - record.last_seen)} after it was over")
-            changed.update(returned=record.returned + 1, turns=_added(record, back))
         if waiting > record.peak:
             changed.update(peak=waiting, peak_at=now)
         if now - record.compared_at >= _COMPARE:
@@ -173,14 +173,22 @@ class Book:
         """Return the record of an incident that has got worse: with its own beginning and numbers."""
         since = "before " if record.began_before else ""
         text = f"{record.severity.capitalize()} since {since}{numbers.moment(record.began)}: {record.title}"
-        then = _with_numbers(record.then)
-        begun = replace(self._begun(incident, now), began_before=False, began=min(incident.since, now))
         return replace(
-            begun,
+            self._begun(incident, now),
+            began_before=False,
+            began=min(incident.since, now),
             returned=record.returned,
             is_told=record.is_told,
-            turns=_added(record, Turn(at=record.began, text=f"{text}{then}")),
+            turns=_added(record, Turn(at=record.began, text=f"{text}{_with_numbers(record.then)}")),
         )
+
+    def _come_back(self, incident: Incident, record: IncidentRecord, now: float) -> IncidentRecord:
+        """Return the record of an incident that had closed a few minutes ago: this is another one, with a past."""
+        times = f"from {numbers.moment(record.began)} to {numbers.moment(record.last_seen)}"
+        turn = Turn(
+            at=record.began, text=f"{record.severity.capitalize()} {times}: {record.title}{_with_numbers(record.then)}"
+        )
+        return replace(self._begun(incident, now), returned=record.returned + 1, turns=_added(record, turn))
 
     def _was_there(self, incident: Incident) -> bool:
         """Return True if the incident may have begun before our first snapshot.

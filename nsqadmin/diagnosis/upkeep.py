@@ -234,14 +234,14 @@ class _Followed:
     def _is_kept(self, rank: int, moment: _Moment, *, echo: float) -> bool:
         """Return True if findings that are worse than `rank` stay for now. `echo` is for how long they have stayed."""
         now = moment.now
-        if self._milder_since is None:
+        if self._milder_since is None or self._milder_since > now:  # the clock may have been set back
             self._milder_since = now
         if rank == _NOTHING:
-            if self._gone_since is None:
+            if self._gone_since is None or self._gone_since > now:
                 self._gone_since = now
             return now - self._gone_since < moment.hold - echo
         self._gone_since = None
-        self._changed = tuple(at for at in self._changed if now - at < _HOUR)
+        self._changed = tuple(at for at in self._changed if 0 <= now - at < _HOUR)
         return bool(self._changed) or now - self._milder_since < moment.milder
 
     def _held(self, finding: Finding) -> Finding:

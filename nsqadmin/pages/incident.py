@@ -73,7 +73,9 @@ def missing(services: Services, painter: Painter, request: Request, snapshot: Sn
         text="Nothing that belongs to it is found any more."
         if record
         else "No incident has this address now. It may be over, or some of its topics may not be for you.",
-        advice="If it comes back within ten minutes, it has the same address and keeps its begin." if record else "",
+        advice="If it comes back, it has the same address, and within ten minutes its acknowledgement."
+        if record
+        else "",
         links=(("All incidents", painter.links.to("/incidents")), ("Activity", painter.links.to("/activity"))),
     )
     return error_page(painter, request, snapshot, failure)

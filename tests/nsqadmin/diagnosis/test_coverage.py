@@ -62,6 +62,15 @@ def test_an_ended_mark_still_holds_for_those_who_see_a_part() -> None:
     assert coverage.set_on(KEY) is None
 
 
+def test_a_mark_that_ends_in_one_incident_still_holds_for_what_is_in_another() -> None:
+    coverage = marked(A, B)
+    coverage.end("another", [A])
+    assert (coverage.of("another", [A]), coverage.of(KEY, [B])) == (None, ANA)
+    again = Coverage()
+    again.load(coverage.dump())
+    assert (again.of("another", [A]), again.of(KEY, [B])) == (None, ANA)
+
+
 def test_marks_of_two_people_do_not_replace_each_other() -> None:
     coverage = marked(A, B)
     coverage.put(KEY, [A], BEN, is_whole=False)

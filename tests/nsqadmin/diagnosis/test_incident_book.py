@@ -61,11 +61,21 @@ def test_what_was_there_at_the_start_may_have_begun_earlier() -> None:
     assert kept_for_long(Book(), picture()).began_before
 
 
-def test_a_blip_keeps_the_begin() -> None:
-    shown = kept_for_long(started(), picture(), quiet(60), picture(7, at=65))
-    assert (shown.began, shown.returned) == (NOW, 1)
+def test_one_that_comes_back_soon_begins_again_and_keeps_its_past() -> None:
+    shown = kept_for_long(started(), picture(), picture(at=5, since=NOW), quiet(60), picture(7, at=65))
+    assert (shown.began, shown.returned) == (NOW + 65, 1)
     assert shown.then is not None
-    assert shown.then.waiting == 10
+    assert shown.then.waiting == 7
+    times = "from 2023-11-14T22:13:20Z to 2023-11-14T22:13:25Z"
+    assert [it.text for it in shown.turns] == [f"Problem {times}: orders/c: No consumer, 10 waiting"]
+
+
+def test_a_second_death_has_its_own_beginning() -> None:
+    book = started()
+    book.observe(node_picture(105, DEATH, is_down=True))
+    book.observe(node_picture(300))
+    (change,) = book.observe(node_picture(405, replace(DEATH, since=NOW + 400), is_down=True))
+    assert (change.kind, change.it.began, change.it.began_before) == (ChangeKind.OPENED, NOW + 400, False)
 
 
 def test_after_a_while_it_is_another_incident() -> None:
