@@ -37,7 +37,7 @@ from nsqcommon.wire.frames import LARGE
 from nsqd.broker.bitmaps import bitmap_of, number_of_ranges
 from nsqd.broker.buried import Note, note_of
 from nsqd.broker.buried_queue import BuriedQueue
-from nsqd.broker.consumer import Locality
+from nsqd.broker.consumer import Locality, Touches
 from nsqd.broker.groups import Groups
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
@@ -1011,8 +1011,7 @@ class Channel:
             return delivery
         deadline = min(now + msg_timeout, delivery.delivered_at + self.turn.max_msg_timeout)
         failure = self.in_flight.touch(consumer, message_id, deadline, now)
-        consumer.touch_count += 1
-        consumer.last_touch_at = self.turn.timestamp
+        consumer.touches = Touches(consumer.touches.times + 1, self.turn.timestamp)
         self.set_alarm()
         return failure
 

@@ -72,12 +72,16 @@ class HttpConsumer(Consumer):
         )
         self.channel = channel
         self.caller = caller  # of its last request
-        self.holder = caller.holder
         self.last_request = turn.now  # time of its last request
         self.connected_at = turn.timestamp // NANOSECONDS
         self.leases = leases
         self.turn = turn
         channel.join(self)
+
+    @property
+    def holder(self) -> str:
+        """The owner of its leases."""
+        return self.caller.holder
 
     @property
     def held(self) -> int:
@@ -121,8 +125,8 @@ class HttpConsumer(Consumer):
             message_count=self.message_count,
             finish_count=self.finish_count,
             requeue_count=self.requeue_count,
-            touch_count=self.touch_count,
-            last_touch_at=self.last_touch_at,
+            touch_count=self.touches.times,
+            last_touch_at=self.touches.last_at,
             connect_ts=self.connected_at,
             user_agent=caller.user_agent,
             authed=bool(caller.identity),

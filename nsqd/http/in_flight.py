@@ -124,9 +124,11 @@ class _Answer:
 
     async def line(self, place: Place) -> dict[str, object] | None:
         """Return the members of a line, or None if this delivery is over."""
-        since, sequence, message_id = place
+        in_flight, (since, sequence, message_id) = self.channel.in_flight, place
+        if in_flight.at(place) is None:
+            return None
         found = await self._batch(place) if self.bodies is not None else None
-        delivery = self.channel.in_flight.at(place)
+        delivery = in_flight.at(place)  # again, because reading takes a while
         if delivery is None:
             return None
         members: dict[str, object] = {"id": message_id.decode("ascii")}

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from scripts.compare_pictures.photographer import Page, confirm, follow, press, write
 
 _TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages", "policy")
-_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "deferred", "buried", "policy")
+_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "inflight", "deferred", "buried", "policy")
 _FIRST: Final = "#messages a[data-detail]"
 _INCIDENT: Final = "main a[href*='/incidents/']"
 _PICK: Final = "input[name=pick]"

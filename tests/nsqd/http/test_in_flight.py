@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -12,6 +14,7 @@ from nsqd.broker.consumer import Consumer
 from nsqd.broker.stats_records import ClientSnapshot
 from tests.nsqd.fake_broker import NOW, START
 from tests.nsqd.http.conftest import Nsqd, code
+from tests.support.asgi import Answer, ask_in_loop
 
 AT = "topic=t&channel=c"
 SECOND = 10**9
@@ -220,6 +223,24 @@ def test_an_ephemeral_channel_and_a_paused_one_and_a_draining_node_list_theirs(n
 ])  # fmt: skip
 def test_what_is_refused(held: Nsqd, query: str, status: int, answer: str) -> None:
     assert refused(held, query) == (status, answer)
+
+
+@pytest.mark.parametrize("topic", ["t", "e#ephemeral"])
+def test_a_list_ends_when_its_channel_is_deleted_meanwhile(nsqd: Nsqd, topic: str) -> None:
+    nsqd.broker.topic(topic).channel("c")
+    publish(nsqd, *map(str, range(3)), topic=topic)
+    joined(nsqd, "ana", 3, f"{topic}/c")
+
+    async def list_while_it_goes() -> Answer | None:
+        at = f"topic={quote(topic)}&channel=c"
+        listing = asyncio.ensure_future(ask_in_loop(nsqd.app, "GET", f"/channel/inflight?{at}"))
+        await asyncio.sleep(0)
+        nsqd.broker.topic(topic).delete_channel("c")
+        return await listing
+
+    answer = asyncio.run(list_while_it_goes())
+    assert answer is not None
+    assert (answer.status, answer.body) == (200, b"")
 
 
 def test_an_emptied_channel_has_none(held: Nsqd) -> None:
