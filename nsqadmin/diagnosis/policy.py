@@ -206,7 +206,6 @@ def differing_files(snapshot: Snapshot) -> Iterator[Finding]:
     if len(told) <= 1:
         return
 
-
     def votes(digest: str) -> tuple[int, bool]:
         # A silent node counts as well: otherwise its silence could turn the majority around, and accuse another node.
         return len(told[digest]) + len(last_told.get(digest, ())), bool(digest)  # in a tie, any file rather than none

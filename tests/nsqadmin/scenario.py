@@ -18,8 +18,8 @@ from typing import Final
 
 from nsqadmin.cluster.model import Severity
 from nsqadmin.diagnosis.incident import Mark
-from scripts.command_line import option, read_options
 from nsqcommon.wire.message import Message
+from scripts.command_line import option, read_options
 from tests.nsqadmin.steered_world import WALL, Consumer, Publisher, World, buried, finished, given_back
 from tests.nsqadmin.verdicts import Fault, Verdicts
 
