@@ -25,7 +25,7 @@ _LONGEST: Final = 80  # characters of a reason in a verdict
 
 def growing(channel: Channel, case: Case) -> Iterator[Finding]:
     buried = channel.buried_recent
-    if not buried or not any(row.is_burying for row in channel.nodes):
+    if not buried or all(row.is_burying is False for row in channel.nodes):
         return  # none since the previous answer: the finding stays for a while, see `upkeep.py`
     finished = sum(case.recent(Metric.FINISHED, LATELY)) * case.snapshot.interval  # messages
     share = buried / (buried + finished)

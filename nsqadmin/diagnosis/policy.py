@@ -153,7 +153,8 @@ def _going_on(it: Topic | Channel) -> Counts:
     What has stopped is over at once, and its findings stay for a while (`upkeep.py`): otherwise they would end minutes
     after their cause is gone.
     """
-    return tuple(entry for entry in it.policy_recent if entry[0] in it.policy_growing)
+    growing = it.policy_growing
+    return it.policy_recent if growing is None else tuple(entry for entry in it.policy_recent if entry[0] in growing)
 
 
 def _ending(counts: Counts, word: str) -> Counts:

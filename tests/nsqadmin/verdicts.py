@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 from typing import Final
 
 from nsqadmin.cluster.model import Finding, Severity, Snapshot
@@ -21,7 +22,7 @@ DETECTED: Final = 120.0  # seconds after its beginning in which a fault is said
 CLOSED: Final = 120.0  # seconds after its end in which it is said no more
 MOST_FLIPS: Final = 2  # in an hour
 _HOUR: Final = 3600.0
-_OF_SILENCE: Final = "D16"
+SILENT: Final = "D16"  # the rule about a node that does not answer
 _RANKS: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1}
 _WELL: Final = 2
 _WORDS: Final = ("problem", "warning", "well")
@@ -87,26 +88,28 @@ class Verdicts:
         if fault.is_death:
             self.returns.append(self.world.now)
 
-    def _may_be_said(self, fault: Fault, at: float) -> bool:
-        """Return True from the beginning of the fault until it should be said no more.
+    def _spans_of(self, subject: str) -> list[tuple[float, float]]:
+        """Return when something may be said about this: while one of its faults lasts, and a little longer.
 
-        While a node is silent, it is unknown whether a fault is over there. When it comes back, its consumers have to
-        connect again, and what has waited there may expire at once.
+        When a node comes back, its consumers have to connect again, and what has waited there may expire at once. While
+        a node is silent, it is unknown whether a fault is over there, so it is said on.
         """
-        if fault.ended is None or at < fault.ended:
-            return fault.began <= at
-        ends = [
-            fault.ended,
-            *(it.ended for it in self.faults if it.is_death and it.ended and it.began < fault.ended + self._closed),
+        spans = [(it.began, it.ended if it.ended is not None else inf) for it in self.faults if it.subject == subject]
+        return [
+            (begin, self._said_until(end)) for begin, end in (*spans, *zip(self.returns, self.returns, strict=True))
         ]
-        return fault.began <= at <= max(ends) + self._closed or self._has_just_returned(at)
 
-    def _has_just_returned(self, at: float) -> bool:
-        return any(returned <= at <= returned + self._closed for returned in self.returns)
+    def _said_until(self, end: float) -> float:
+        until = end + self._closed
+        for silence in (it for it in self.faults if it.is_death):
+            if silence.began <= until:
+                until = max(until, (silence.ended if silence.ended is not None else inf) + self._closed)
+        return until
 
     @staticmethod
-    def subjects_of(it: Open) -> set[str]:
-        return {_subject(finding) for finding in it.incident.findings}
+    def subjects_of(it: Open, *, but: str) -> set[str]:
+        """Return what the findings are about, except those of one rule."""
+        return {_subject(finding) for finding in it.incident.findings if finding.rule != but}
 
     def _see(self, snapshot: Snapshot) -> None:
         seen = Seen(snapshot.taken_at, {}, {}, {}, {})
@@ -128,7 +131,7 @@ class Verdicts:
             if rank < where.get(subject, _WELL):
                 where[subject] = rank
                 seen.titles[subject] = it.incident.title
-        if any(finding.node == of_node and finding.rule == _OF_SILENCE for finding in it.incident.findings):
+        if any(finding.node == of_node and finding.rule == SILENT for finding in it.incident.findings):
             seen.began[of_node] = it.began, it.began_before
 
     # What is wrong with it
@@ -148,14 +151,6 @@ class Verdicts:
             )
         if fault.is_death:
             yield from self._of_death(fault, times)
-        yield from _joined(
-            (seen.at, f"{fault}: is said after its end: {seen.titles[fault.subject]}")
-            for seen in self.seen
-            if fault.ended is not None
-            and fault.ended < seen.at
-            and (fault.subject in seen.said or fault.subject in seen.muted)
-            and not any(it.subject == fault.subject and self._may_be_said(it, seen.at) for it in self.faults)
-        )
 
     def _words(self, fault: Fault, seen: Seen) -> str:
         muted = seen.muted.get(fault.subject)
@@ -174,12 +169,14 @@ class Verdicts:
         )
 
     def _false_alarms(self) -> Iterator[str]:
+        """Find what is said without a reason, or for too long after the reason is gone."""
+        subjects = {subject for seen in self.seen for subject in (*seen.said, *seen.muted)}
+        spans = {subject: self._spans_of(subject) for subject in subjects}
         yield from _joined(
             (seen.at, f"{subject}: nothing is wrong, but {seen.titles[subject]}")
             for seen in self.seen
-            for subject in seen.said
-            if not any(fault.subject == subject and fault.began <= seen.at for fault in self.faults)
-            and not self._has_just_returned(seen.at)
+            for subject in {**seen.said, **seen.muted}
+            if not any(begin <= seen.at <= end for begin, end in spans[subject])
         )
 
     def _flips(self) -> Iterator[str]:

@@ -48,7 +48,8 @@ class SteeredClock:
         return self._at(_monotonic())
 
     def wall(self) -> float:
-        return self._wall + self.monotonic() - self._began
+        now: float = self._wall + self.monotonic() - self._began
+        return now
 
     def jump(self, seconds: float) -> None:
         """Move the clock on. Only one process may do that."""

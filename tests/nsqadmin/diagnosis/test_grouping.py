@@ -90,7 +90,7 @@ def test_another_family_of_rules_is_another_incident() -> None:
     lose = tuple(replace(it, rule="D22") for it in picture.findings)
     delivery, loss = group(replace(picture, findings=(picture.findings[0], *hang[1:], *lose)))
     assert (delivery.cause.family, loss.cause.family) == (Family.DELIVERY, Family.LOSS)
-    assert delivery.verdict == "1 channel has no consumer, 2 have handlers that hang"
+    assert delivery.verdict == "1 channel has no consumer, 2 have stuck consumers"
 
 
 def test_the_death_of_a_node_is_another_incident_than_its_policy_file() -> None:

@@ -13,7 +13,7 @@ from nsqadmin.cluster.model import Finding, Health, Severity, Silent, Snapshot
 from nsqadmin.cluster.node_stats import NodeAnswer, read_stats, silenced
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.diagnosis.upkeep import SEVERITIES
+from nsqadmin.diagnosis.upkeep import SEVERITIES, Upkeep
 from nsqadmin.upstream.rows import Rows
 from tests.support.picture import node
 
@@ -74,6 +74,7 @@ class Cluster:
     def __init__(self, nodes: int) -> None:
         self.queues = {f"n{at}:4151": Queue() for at in range(nodes)}
         self.findings: tuple[Finding, ...] = ()
+        self._upkeep = Upkeep()
         self._answers: dict[str, NodeAnswer] = {}
         self._merger, self._store, self._rows = Merger(), SeriesStore(most_coarse=10), Rows()
         self._index, self._now = 0, 0.0
@@ -103,7 +104,7 @@ class Cluster:
             silent=tuple(Silent(node=it, since=wall, answered_at=wall) for it in sorted(silent & self._answers.keys())),
         )
         self._store.put(self._rows.of(drawn, self.findings), now=wall)
-        self.findings = diagnose(drawn, self._store, before=self.findings)
+        self.findings = diagnose(drawn, self._store, self._upkeep)
         return min((SEVERITIES[it.severity] for it in self.findings if it.channel), default=CALM)
 
 
