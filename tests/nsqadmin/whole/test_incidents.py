@@ -159,9 +159,13 @@ def test_rights(cluster: Cluster, tmp_path: Path) -> None:
         assert admin.http("POST", path, body, headers={**FORM, **ana}).status == 200
         assert wrong(admin, **ana)[subject]["state"] == "muted"
         entries = admin.json("GET", "/api/v2/activity?kind=action", **ana).json["activity"]
-        assert [(it["user"], it["result"]) for it in entries] == [("ana", "ok"), ("ben", "ok")]
+        assert [(it["user"], it["result"]) for it in entries] == [
+            ("ana", "ok"),
+            ("ben", "ok"),
+            ("carl", "refused"),
+        ]
         entries = admin.json("GET", "/api/v2/activity?kind=action", **ben).json["activity"]
-        assert [it["user"] for it in entries] == ["ben"]
+        assert [it["user"] for it in entries] == ["ben", "carl"]  # what concerns the topic that he sees
 
 
 def test_read_only_says_why_not(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import msgpack
 import pytest
 
-from nsqadmin.cluster.model import ChannelNode, Finding, Health, Rates, Severity, Silent, Snapshot
+from nsqadmin.cluster.model import ChannelNode, Finding, Health, Node, Rates, Severity, Silent, Snapshot
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.incident import ChangeKind, Incident, IncidentChange, Mark, Open
@@ -99,7 +99,7 @@ class World:
             interval=STEP,
         )
 
-    def _node(self, name: str, at: float, *, is_silent: bool) -> object:
+    def _node(self, name: str, at: float, *, is_silent: bool) -> Node:
         begun = max((begin for begin, end in self.silent.get(name, ()) if begin <= at < end), default=0.0)
         return node(
             name,
