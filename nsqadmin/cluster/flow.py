@@ -92,7 +92,7 @@ def first_flow(at: float, row: ChannelNode) -> Flow:
 
 
 def flow_after(before: Flow, at: float, row: ChannelNode, step: Step | None, *, has_finished: bool) -> Flow:
-    """Return the flow with this answer. `step` is None if the channel was made anew: its counters have gone down."""
+    """Return the flow with this answer. `step` is None if the channel was created again: its counters have gone down."""
     if step is None:
         return first_flow(at, row)
     put_back, buried = before.put_back + step.put_back, before.buried + step.buried

@@ -322,28 +322,27 @@ class _TopicReader:
         row = self._channel_row(raw)
         # If we didn't request clients the node sends null; without clients the difference doesn't matter.
         paces: Mapping[ClientKey, Pace] = _NO_CLIENTS
+        added: dict[str, Any] = {}  # copying a row costs more than all the counting
         if self.has_clients or raw.get("clients") is not None or raw.get("client_count") == 0:
             known = before.clients if before is not None else {}
-            clients, paces = read_clients(self.node, raw.get("clients"), known, self.at, self.skew)
-            row = replace(row, clients=clients)
+            added["clients"], paces = read_clients(self.node, raw.get("clients"), known, self.at, self.skew)
         if raw.get("client_count") is None:
-            row = replace(row, client_count=len(row.clients or ()))
+            added["client_count"] = len(added.get("clients") or ())
         readings, recent = self._lately(before, row.policy_counts)
         if recent:
             known_counts = before.row.policy_counts if before is not None else ()
-            row = replace(row, policy_recent=recent, policy_growing=growing(known_counts, row.policy_counts))
-        flow, step, paced = first_flow(self.at, row), None, None
-        if before is not None and self.seconds > 0:
+            added |= {"policy_recent": recent, "policy_growing": growing(known_counts, row.policy_counts)}
+        if added:
+            row = replace(row, **added)
+        step, paced = None, None
+        if before is None or self.seconds <= 0:
+            flow = first_flow(self.at, row)
+        else:
             step = step_between(before.row, row, arrived)
             progress = step is not None and has_finished(before.row, row, step)
             flow = flow_after(before.flow, self.at, row, step, has_finished=progress)
             paced = flow.paced(self.at, row)
-            row = replace(
-                row,
-                net_rate=paced.net if paced is not None else None,
-                buried_recent=flow.buried_lately,
-                is_burying=step is not None and step.buried > 0,
-            )
+            row = _with_flow(row, flow, paced, is_burying=step is not None and step.buried > 0)
         return ChannelPart(row, _rates(step, paced, self.seconds), flow, paces or _NO_CLIENTS, readings)
 
     def _channel_row(self, raw: Json) -> ChannelNode:
@@ -395,8 +394,7 @@ def _stilled(part: ChannelPart, at: float) -> ChannelPart:
     row, paces, readings = part.row, part.clients, part.readings
     flow = flow_after(part.flow, at, row, _NOTHING, has_finished=False)
     paced = flow.paced(at, row)
-    net = paced.net if paced is not None else None
-    row = replace(row, net_rate=net, buried_recent=flow.buried_lately, is_burying=False)
+    row = _with_flow(row, flow, paced, is_burying=False)
     if row.clients:
         paces = newer = dict(paces)
         row = replace(row, clients=tuple(with_rates(client, newer, at) for client in row.clients))
@@ -404,6 +402,13 @@ def _stilled(part: ChannelPart, at: float) -> ChannelPart:
         readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
         row = replace(row, policy_recent=recent, policy_growing=())
     return ChannelPart(row, _rates(_NOTHING, paced, 1.0), flow, paces, readings)
+
+
+def _with_flow(row: ChannelNode, flow: Flow, paced: Paced | None, *, is_burying: bool) -> ChannelNode:
+    net_rate = paced.net if paced is not None else None
+    if (row.net_rate, row.buried_recent, bool(row.is_burying)) == (net_rate, flow.buried_lately, is_burying):
+        return row
+    return replace(row, net_rate=net_rate, buried_recent=flow.buried_lately, is_burying=is_burying)
 
 
 def _arrived(before: TopicNode, now: TopicNode) -> int | None:

@@ -6,12 +6,13 @@ Each rule is a function that yields findings. Some rules form groups: once a rul
 group's later rules are skipped. Every finding has its evidence, and is marked if it is an inference.
 
     delivery   one group: D20 paused itself, D1 paused, D2 partly paused, D3 no consumers, D4 none where messages wait, D5 none ready,
-               D7 hanging handlers, D6 saturated
+               D7 stuck consumers, D6 saturated
     handling   one group: D8 requeues, D18 a consumer that gives back much, D9 a slow or stuck consumer
-    no group   D10 deferred, D12 sampling, D15 spilling to disk; D17 unknown in part, if nothing else is found and a
+    no group   D10 deferred, D12 sampling, D15 spilling to disk, D41 busy consumers; D17 unknown in part, if nothing else is found and a
                node of the channel is silent
     policy     no group: D21 publishes refused (topics), D22 messages dropped, D23 messages expire (channels),
                D24 deleted soon because unused; D25 a node refuses its policy file, D26 nodes have different ones
+    burials    no group: D39 messages are being buried, D40 buried ones lie there
     groups     no group: D36 max_held is reached, D37 messages with a wrong nsq-group, D38 one group holds most
     topic      one group: D1 and D2 paused, D13 no channel, D14 not handed over; D11 burst
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;

@@ -22,6 +22,7 @@ _STANDSTILL: Final = 0.05  # messages a second
 _REQUEUED: Final = 0.2  # share of deliveries
 _WORST: Final = 3  # consumers to name in a finding
 _MANY_DEFERRED: Final = 100
+_LAGGING: Final = frozenset((Condition.STUCK, Condition.SLOW))
 
 
 def about_channel(channel: Channel, case: Case) -> Iterator[Finding]:
@@ -301,8 +302,8 @@ def _one_failing(channel: Channel, case: Case) -> Iterator[Finding]:
 
 def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
     found = judged(channel, case.snapshot.taken_at)
-    lagging = [it for it in found if it.condition in (Condition.STUCK, Condition.SLOW)]
-    others = [it for it in found if it not in lagging]
+    lagging = [it for it in found if it.condition in _LAGGING]
+    others = (it for it in found if it.condition not in _LAGGING)
     if not lagging or not any(
         (it.client.finish_rate or 0.0) > _STANDSTILL or it.condition is Condition.BUSY for it in others
     ):
