@@ -313,7 +313,7 @@ class InFlight:
     def oldest_first(
         self, count: int, after: tuple[int, int] = (-1, -1), wants: Callable[[Consumer], bool] | None = None
     ) -> Iterator[Place | None]:
-        """Yield the next `count` messages after a (since, sequence), the oldest delivery first.
+        """Yield the next `count` messages, at least one, after a (since, sequence), the oldest delivery first.
 
         With `wants`, only those of consumers for which it returns True. It also yields None now and then, so that other
         work can run.

@@ -39,7 +39,7 @@ _PAGE: Final = 1_000  # messages of one look at all that are in flight
 _LONGEST_READING: Final = 2.0  # seconds for all messages of an answer that have to be read from disk
 _NANOSECONDS: Final = 1_000_000_000
 
-_is_place: Final = re.compile(r"[0-9a-f]{8},[0-9]{1,18},[0-9]{1,18}", re.ASCII).fullmatch
+_is_place: Final = re.compile(r"[0-9a-f]{8},[0-9]{1,18},[0-9]{1,19}", re.ASCII).fullmatch
 
 
 class InFlightEndpoint:
