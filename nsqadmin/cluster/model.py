@@ -341,7 +341,9 @@ class ChannelNode(ChannelNumbers):
     largest_groups: tuple[MessageGroup, ...] = ()  # the same; names may be hidden
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
-    policy_growing: tuple[str, ...] | None = None  # causes that have counted on since the previous answer; None: unknown
+    policy_growing: tuple[str, ...] | None = (
+        None  # causes that have counted on since the previous answer; None: unknown
+    )
     buried_recent: int = 0  # messages buried in the last five minutes, at least
     is_burying: bool | None = None  # some were buried since the previous answer; None: unknown
     buried_reasons: tuple[BuriedReason, ...] = ()  # most frequent first; only requested if messages were buried lately
@@ -434,7 +436,9 @@ class TopicNode(TopicNumbers):
     latency: Latency | None = None
     policy_counts: Counts = ()  # of messages without a channel
     policy_recent: Counts = ()  # of the last five minutes
-    policy_growing: tuple[str, ...] | None = None  # causes that have counted on since the previous answer; None: unknown
+    policy_growing: tuple[str, ...] | None = (
+        None  # causes that have counted on since the previous answer; None: unknown
+    )
     expires_at: float | None = None  # when the policy deletes it, if it stays unused
     has_log: bool = False  # this node has the topic's history, and it can be read
 

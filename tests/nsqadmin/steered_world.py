@@ -88,6 +88,11 @@ class Node:
         self.daemon.send_signal(SIGCONT)
         self.is_hung = False
 
+    def wake(self) -> None:
+        """Let it go on if it hangs, so that it can be killed like any other."""
+        if self.is_hung:
+            self.go_on()
+
     def die(self) -> None:
         self.daemon.kill()
 
@@ -166,7 +171,7 @@ class World:
         self.nodes = [Node(folder / f"n{number}", self.clock, path, policy) for number in range(1, nodes + 1)]
         for node in self.nodes:
             stack.enter_context(node.daemon)
-            stack.callback(lambda node=node: node.is_hung and node.go_on())
+            stack.callback(node.wake)
         self.actors: list[Actor] = []
         self.changes: list[IncidentChange] = []
         self.watchers: list[Callable[[Snapshot], None]] = []
@@ -296,7 +301,7 @@ class Consumer:
         self._has_left = False
         self._clients: dict[Node, Client] = {}
         self._held: dict[Node, list[tuple[float, Message]]] = {}
-        self.answer = finished
+        self.answer: Callable[[Message], bytes] = finished
 
     def act(self, now: float) -> None:
         for node in () if self._has_left else self._nodes:

@@ -151,6 +151,7 @@ class Verdicts:
             )
         if fault.is_death:
             yield from self._of_death(fault, times)
+            yield from self._news(fault)
 
     def _words(self, fault: Fault, seen: Seen) -> str:
         muted = seen.muted.get(fault.subject)
@@ -167,6 +168,18 @@ class Verdicts:
             for began, is_before in [seen.began[fault.subject]]
             if is_before or not fault.began - 1 <= began <= latest
         )
+
+    def _news(self, fault: Fault) -> Iterator[str]:
+        """Find what listeners were told of a death, other than its beginning and its end."""
+        assert fault.ended is not None
+        kinds = [
+            change.kind.value
+            for change in self.world.changes
+            if fault.began <= change.at <= fault.ended + self._closed
+            and any((it.node, it.rule) == (fault.subject, SILENT) for it in change.it.incident.findings)
+        ]
+        if [kind for kind in kinds if kind != "worse"] != ["opened", "closed"] or kinds[-1:] != ["closed"]:
+            yield f"{fault}: listeners were told: {', '.join(kinds) or 'nothing'}"
 
     def _false_alarms(self) -> Iterator[str]:
         """Find what is said without a reason, or for too long after the reason is gone."""
@@ -201,8 +214,8 @@ def _joined(findings: Iterator[tuple[float, str]]) -> Iterator[str]:
     times: dict[str, list[float]] = {}
     for at, text in findings:
         times.setdefault(text, []).append(at)
-    for text, at in times.items():
-        yield f"{text} ({len(at)} times from {_minute(at[0])} to {_minute(at[-1])})"
+    for text, all_times in times.items():
+        yield f"{text} ({len(all_times)} times from {_minute(all_times[0])} to {_minute(all_times[-1])})"
 
 
 def _minute(at: float) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from nsqadmin.cluster.model import Severity
 from nsqadmin.diagnosis.incident import Cause, CauseKind, ChangeKind, Incident, IncidentChange, Numbers, Open
+from nsqadmin.diagnosis.rules import Family
 from nsqadmin.webhook.post import Post, post_of
 from tests.support.picture import NOW
 
 
 def opened(subject: str = "orders/billing", severity: str = "problem", *, waiting: int = 5, began: float = NOW) -> Open:
     """Return a present incident about this."""
-    cause = Cause(CauseKind.SINGLE, subject, "D3")
+    cause = Cause(CauseKind.SINGLE, subject, Family.DELIVERY)
     incident = Incident(
         key=cause.key,
         cause=cause,

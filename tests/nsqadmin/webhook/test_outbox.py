@@ -108,10 +108,13 @@ def test_the_oldest_is_dropped_if_too_many_wait() -> None:
 
 @given(st.lists(st.sampled_from(["add a", "add b", "add c", "take", 200, 500])))
 def test_nothing_about_one_incident_comes_out_of_order_and_its_newest_state_comes(steps: list[str | int]) -> None:
-    outbox, received = an_outbox(), defaultdict(list)
+    outbox, received = an_outbox(), defaultdict[str, list[int]](list)
     added: dict[str, int] = {}
     now, number, trying = 0.0, 0, None
-    for step in [*steps, *[200, "take"] * 4, 200]:
+    at_the_end: list[str | int] = [200]
+    for _ in range(4):
+        at_the_end += ["take", 200]
+    for step in [*steps, *at_the_end]:
         now += 1.0
         if isinstance(step, int):
             if trying is not None and outbox.answered(step, now) is Outcome.SENT:
