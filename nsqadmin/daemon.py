@@ -152,7 +152,7 @@ async def _live_services(
 def _observe(book: Book, webhook: IncidentWebhook | None, snapshot: Snapshot) -> None:
     changes = book.observe(snapshot)
     if webhook is not None:
-        webhook.observe(changes, book.open, snapshot.taken_at)
+        webhook.observe(changes, book.present, snapshot.taken_at)
 
 
 def routes_of(services: Services) -> list[Route]:

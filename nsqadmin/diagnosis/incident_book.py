@@ -313,6 +313,10 @@ class Book:
         marks = ((it.severity, self._marks.get(it.key, _UNMARKED)) for it in self._incidents)
         return _counted((severity, bool(on.acknowledged), bool(on.muted)) for severity, on in marks)
 
+    def present(self) -> set[str]:
+        """Return the keys of all incidents that aren't over, also of those whose findings are in others now."""
+        return {it.key for it in self._incidents} | self._moved.keys()
+
     def record(self, key: str) -> IncidentRecord | None:
         """Return the record of an incident, even if it has just ended."""
         return self._records.get(key)

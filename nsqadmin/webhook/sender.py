@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
@@ -32,7 +32,7 @@ from nsqcommon.options import seconds
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from nsqadmin.diagnosis.incident import IncidentChange, Open
+    from nsqadmin.diagnosis.incident import IncidentChange
     from nsqadmin.options import Options
 
 log = logging.getLogger(__name__)
@@ -97,9 +97,12 @@ class IncidentWebhook:
         """The outbox of each receiver, by a name without secrets."""
         return {receiver.name: receiver.outbox for receiver in self._receivers}
 
-    def observe(self, changes: Sequence[IncidentChange], present: Callable[[], Sequence[Open]], now: float) -> None:
-        """Queue posts about the changes that a snapshot brought. `present()` returns all incidents of that snapshot."""
-        posts = self._ledger.posts_for(changes, lambda: {it.key for it in present()}, now)
+    def observe(self, changes: Iterable[IncidentChange], present: Callable[[], Collection[str]], now: float) -> None:
+        """Queue posts about the changes that a snapshot brought.
+
+        `present()` returns the keys of all incidents that aren't over, muted ones, too.
+        """
+        posts = self._ledger.posts_for(changes, present, now)
         for receiver in self._receivers if posts else ():
             dropped = sum(not receiver.outbox.add(post) for post in posts)
             if dropped:

@@ -69,6 +69,7 @@ class Scenario:
         self.world = world
         self.verdicts = Verdicts(world)
         self._faults: dict[str, Fault] = {}  # by the words that begin them, those that last
+        self._muted: set[str] = set()  # what is muted, also when it comes again
         nodes = world.nodes
         self._shipping = Consumer(nodes, "orders", "shipping", ready=20, msg_timeout=600)
         self._trader = Consumer(nodes, "quotes", "trader", ready=10)
@@ -122,7 +123,7 @@ class Scenario:
             case [number, "differs"]:
                 node = self.world.nodes[int(number) - 1]
                 node.policy.write_text(OTHER_POLICY)
-                fault = Fault(node.address, Severity.WARNING)
+                fault = Fault(node.address, Severity.WARNING, is_muted=node.address in self._muted)
                 self._faults[f"{number} differs"] = self.verdicts.begin(fault)
             case [number, "differs", "over"]:
                 self.world.nodes[int(number) - 1].policy.write_text(POLICY)
@@ -140,7 +141,7 @@ class Scenario:
             case [what] if what in self._channels:
                 fault, make, _ = self._channels[what]
                 make()
-                self._faults[what] = self.verdicts.begin(fault.again())
+                self._faults[what] = self.verdicts.begin(fault.again(is_muted=fault.subject in self._muted))
             case _:
                 assert words == "the end", words
 
@@ -150,7 +151,8 @@ class Scenario:
         keys = {it.key for it in book.open() if fault.subject in self.verdicts.subjects_of(it, but=SILENT)}
         for key in keys:
             assert book.mute(key, Mark(by="ana", at=now, until=now + 4 * 3600))
-        fault.is_muted = bool(keys)
+        fault.is_muted |= bool(keys)
+        self._muted.update((fault.subject,) if keys else ())
 
 
 def _at(consumer: Consumer, per_tick: int) -> Callable[[], None]:

@@ -44,9 +44,9 @@ class Fault:
         until = "" if self.ended is None else f" to {_minute(self.ended)}"
         return f"{self.subject}, from {_minute(self.began)}{until}"
 
-    def again(self) -> Fault:
+    def again(self, *, is_muted: bool) -> Fault:
         """Return another one of its kind."""
-        return replace(self)
+        return replace(self, is_muted=is_muted)
 
     def must_be_said(self, at: float) -> bool:
         return self.began + self.detected <= at and (self.ended is None or at < self.ended)

@@ -50,7 +50,7 @@ class Webhook:
         self._awaited = [box for name, box in self.sender.outboxes.items() if name not in hanging]
 
     def observe(self, *changes: IncidentChange, now: float = NOW) -> None:
-        present = [it.it for it in changes if it.kind.value != "closed"]
+        present = {it.it.key for it in changes if it.kind.value != "closed"}
         self.sender.observe(changes, lambda: present, now)
 
     @asynccontextmanager
