@@ -66,7 +66,7 @@ class Rule(NamedTuple):
     echo: float = 0.0  # seconds for which it is still found after its cause is gone, because it looks at rates
 
 
-_OF_A_START: Final = 30.0  # seconds in which consumers come back that were restarted, or whose node was
+_OF_A_START: Final = 30.0  # seconds in which consumers connect to a node that has come back
 _OF_RATES: Final = 60.0  # seconds: rates of consumers are counted over the last 30 to 60
 _UNLISTED: Final = Rule(Family.OTHER, Effect.WAITING)
 
@@ -74,7 +74,7 @@ RULES: Final[Mapping[str, Rule]] = {
     # Delivery to consumers
     "D1": Rule(Family.DELIVERY, Effect.WAITING, is_switch=True),
     "D2": Rule(Family.DELIVERY, Effect.WAITING, is_switch=True),
-    "D3": Rule(Family.DELIVERY, Effect.STUCK, patience=_OF_A_START),
+    "D3": Rule(Family.DELIVERY, Effect.STUCK),
     "D4": Rule(Family.DELIVERY, Effect.STUCK, patience=_OF_A_START),
     "D5": Rule(Family.DELIVERY, Effect.STUCK),
     "D6": Rule(Family.DELIVERY, Effect.GROWING),

@@ -10,8 +10,8 @@ is found. So a finding that isn't found any more stays
     if something milder of its family is found: until that has lasted for MILDER, and for an hour if the severity has
     changed in the hour before, so that it changes at most twice an hour
 
-Some get worse not quite at once: that a channel has no consumer is shown after half a minute, because a consumer that is
-deployed, or whose node comes back, is away for a moment.
+One thing gets worse not quite at once: that a channel has no consumer on some nodes is shown after half a minute, because
+consumers need a moment to connect to a node that has come back.
 
 The family matters (`rules.py`): a finding gives way at once to another one that is as bad and of the same family, for
 example when consumers that hang are stopped. What somebody switches off, such as a pause, ends at once, and so does

@@ -52,7 +52,7 @@ def restarted(upkeep: Upkeep) -> Upkeep:
     return again
 
 
-D3, D7 = ("D3", "problem"), ("D7", "problem")
+D3, D4, D7 = (("D3", "problem"), ("D4", "problem"), ("D7", "problem"))
 
 
 def test_a_consumer_that_is_away_for_a_moment_is_not_said() -> None:
@@ -60,18 +60,18 @@ def test_a_consumer_that_is_away_for_a_moment_is_not_said() -> None:
     for at in (0, 5, 10):
         assert shown(upkeep, at) == []
     for at in (15, 20, 30, 40):
-        assert shown(upkeep, at, finding()) == []
+        assert shown(upkeep, at, finding("D4")) == []
     assert shown(upkeep, 45) == []
     for at in (50, 60, 70, 75):
-        assert shown(upkeep, at, finding()) == []
-    (later,) = upkeep.follow([finding()], moment(80))
-    assert (later.rule, later.since) == ("D3", NOW + 50)
-    assert shown(upkeep, 85) == [D3]  # and then it stays
-    assert shown(upkeep, 90, finding()) == [D3]
+        assert shown(upkeep, at, finding("D4")) == []
+    (later,) = upkeep.follow([finding("D4")], moment(80))
+    assert (later.rule, later.since) == ("D4", NOW + 50)
+    assert shown(upkeep, 85) == [D4]  # and then it stays
+    assert shown(upkeep, 90, finding("D4")) == [D4]
 
 
 def test_at_the_start_it_is_said_at_once() -> None:
-    assert shown(Upkeep(), 0, finding()) == [D3]
+    assert shown(Upkeep(), 0, finding("D4")) == [D4]
 
 
 def test_what_is_still_found_after_its_end_stays_for_a_shorter_time() -> None:
@@ -248,7 +248,7 @@ def test_a_file_of_something_else_is_refused(dumped: object) -> None:
 
 found = st.sets(
     st.builds(
-        finding, st.sampled_from(["D1", "D3", "D6", "D7", "D8", "D22"]), st.sampled_from([PROBLEM, WARNING, INFO])
+        finding, st.sampled_from(["D1", "D3", "D4", "D6", "D7", "D8", "D22"]), st.sampled_from([PROBLEM, WARNING, INFO])
     ).map(lambda it: replace(it, severity=PROBLEM if it.rule == "D22" else it.severity)),
     max_size=3,
 )
