@@ -132,7 +132,7 @@ class Book:
         if record is None:
             self._records[incident.key] = self._begun(incident, now)
             return _News.NEW
-        if record.last_seen < before:
+        if record.last_seen < before and incident.key not in self._moved:  # its findings were in another one meanwhile
             self._records[incident.key] = self._come_back(incident, record, now)
             return _News.NEW
         was, rank = _SEVERITIES[record.severity], _SEVERITIES[incident.severity]

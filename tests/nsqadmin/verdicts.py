@@ -15,7 +15,7 @@ from math import inf
 from typing import Final
 
 from nsqadmin.cluster.model import Finding, Severity, Snapshot
-from nsqadmin.diagnosis.incident import Open
+from nsqadmin.diagnosis.incident import ChangeKind, IncidentChange, Open
 from tests.nsqadmin.steered_world import WALL, World
 
 DETECTED: Final = 120.0  # seconds after its beginning in which a fault is said
@@ -139,7 +139,7 @@ class Verdicts:
     def failures(self) -> list[str]:
         """Return everything that was wrong, with its minute."""
         found = [text for fault in self.faults for text in self._of(fault)]
-        return [*found, *self._false_alarms(), *self._flips()]
+        return [*found, *self._false_alarms(), *self._flips(), *self._unbalanced_news()]
 
     def _of(self, fault: Fault) -> Iterator[str]:
         times = [seen for seen in self.seen if fault.must_be_said(seen.at)]
@@ -180,6 +180,27 @@ class Verdicts:
         ]
         if [kind for kind in kinds if kind != "worse"] != ["opened", "closed"] or kinds[-1:] != ["closed"]:
             yield f"{fault}: listeners were told: {', '.join(kinds) or 'nothing'}"
+
+    def _unbalanced_news(self) -> Iterator[str]:
+        """Find incidents that listeners were told of twice without an end, or whose end they weren't told of.
+
+        Muted ones make no news, so their end isn't told.
+        """
+        known: dict[str, IncidentChange] = {}
+        muted = {fault.subject for fault in self.faults if fault.is_muted}
+        for change in self.world.changes:
+            title = f"{change.it.incident.title} ({_minute(change.at)})"
+            if not muted.isdisjoint(self.subjects_of(change.it, but="")):
+                continue
+            if (change.kind is ChangeKind.OPENED) is (change.it.key in known):
+                yield f"listeners were told {change.kind.value} at the wrong time: {title}"
+            if change.kind is ChangeKind.CLOSED:
+                known.pop(change.it.key, None)
+            else:
+                known[change.it.key] = change
+        for key in known.keys() - self.world.book.present():
+            last = known[key]
+            yield f"listeners were not told of its end: {last.it.incident.title} ({_minute(last.at)})"
 
     def _false_alarms(self) -> Iterator[str]:
         """Find what is said without a reason, or for too long after the reason is gone."""
