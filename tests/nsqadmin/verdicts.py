@@ -108,8 +108,8 @@ class Verdicts:
 
     @staticmethod
     def subjects_of(it: Open, *, but: str) -> set[str]:
-        """Return what the findings are about, except those of one rule."""
-        return {_subject(finding) for finding in it.incident.findings if finding.rule != but}
+        """Return what is wrong in it, without remarks and without the findings of one rule."""
+        return {_subject(finding) for finding in it.incident.wrong if finding.rule != but}
 
     def _see(self, snapshot: Snapshot) -> None:
         seen = Seen(snapshot.taken_at, {}, {}, {}, {})
@@ -190,7 +190,7 @@ class Verdicts:
         muted = {fault.subject for fault in self.faults if fault.is_muted}
         for change in self.world.changes:
             title = f"{change.it.incident.title} ({_minute(change.at)})"
-            if not muted.isdisjoint(self.subjects_of(change.it, but="")):
+            if not muted.isdisjoint(self.subjects_of(change.it, but=SILENT)):
                 continue
             if (change.kind is ChangeKind.OPENED) is (change.it.key in known):
                 yield f"listeners were told {change.kind.value} at the wrong time: {title}"
