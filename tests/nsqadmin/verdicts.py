@@ -217,8 +217,12 @@ class Verdicts:
         for fault in self.faults:
             if fault.is_muted:
                 continue
+            others = [it for it in self.faults if it.subject == fault.subject and it is not fault]
             ranks = [
-                (seen.at, seen.said.get(fault.subject, _WELL)) for seen in self.seen if fault.must_be_said(seen.at)
+                (seen.at, seen.said.get(fault.subject, _WELL))
+                for seen in self.seen
+                if fault.must_be_said(seen.at)
+                and not any(it.began <= seen.at <= self._said_until(it.ended or inf) for it in others)
             ]
             flips = [at for (_, before), (at, after) in pairwise(ranks) if before != after]
             worst = max((sum(1 for other in flips if at <= other < at + _HOUR) for at in flips), default=0)
