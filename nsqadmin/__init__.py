@@ -8,6 +8,7 @@
     web/           templates, styles and scripts
     http/          the application, logins, live updates, both APIs (`api_v1` is NSQ's) and metrics
     actions/       changes by users: planned, carried out on every node, recorded
+    webhook/       posts about incidents to URLs of other programs
     messages/      the content of topics: reading, peeking, tailing, publishing, replaying
 
 `daemon.py` starts everything, `services.py` is the part that request handlers get, `site.py` has the routes of pages,

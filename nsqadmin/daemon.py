@@ -44,6 +44,7 @@ from nsqadmin.upstream.groups import GroupQuestions
 from nsqadmin.upstream.policies import PolicyQuestions
 from nsqadmin.upstream.queries import Queries
 from nsqadmin.upstream.sampler import Sampler
+from nsqadmin.webhook.sender import IncidentWebhook
 from nsqcommon import web
 from nsqcommon.budget import Budget
 from nsqcommon.daemon import tune_garbage_collection, version_line, wait_for_signal
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from nsqadmin.access import Policy
+    from nsqadmin.cluster.model import Snapshot
     from nsqadmin.cluster.series_file import Part
     from nsqadmin.cluster.view import SavedView
     from nsqadmin.options import Options
@@ -92,6 +94,8 @@ async def run(
             await wait_for_shutdown()
             log.info("HTTP: closing %s", format_listener(listener))
             services.hub.close()
+            if services.webhook is not None:
+                await services.webhook.finish()
             nursery.cancel_scope.cancel()
     finally:
         close_listener(listener)
@@ -116,7 +120,8 @@ async def _live_services(
     notifier = Notifier(settings.options)
     sampler = Sampler(lambda: settings.options, upstream, activity, shows_texts=policy.shows_payload_to_all)
     book = Book(activity.newest)
-    sampler.on_snapshot(book.observe)
+    webhook = IncidentWebhook(settings.options, activity.add_event) if settings.options.incident_webhook else None
+    sampler.on_snapshot(partial(_observe, book, webhook))
     hub = Hub(sampler, book)
     sampler.on_snapshot(hub.send_snapshot)
     activity.on_activity(sampler.note_activity)
@@ -130,8 +135,12 @@ async def _live_services(
     if path := settings.options.history_file:
         kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes, "findings": sampler.upkeep}
         kept["incidents"] = book
+        if webhook is not None:
+            kept["webhook"] = webhook
         series_file.load(path, **kept)
         nursery.start_soon(series_file.keep, path, kept)
+    if webhook is not None:
+        nursery.start_soon(webhook.run)
     await nursery.start(sampler.run)
     messages = Messages(
         upstream, sampler, _masking_of(settings.options), activity, all_see_payload=policy.shows_payload_to_all
@@ -150,7 +159,14 @@ async def _live_services(
         hub=hub,
         incidents=book,
         activity=activity,
+        webhook=webhook,
     )
+
+
+def _observe(book: Book, webhook: IncidentWebhook | None, snapshot: Snapshot) -> None:
+    changes = book.observe(snapshot)
+    if webhook is not None:
+        webhook.observe(changes, book.present, snapshot.taken_at)
 
 
 def routes_of(services: Services) -> list[Route]:

@@ -8,8 +8,10 @@ from posixpath import normpath
 from urllib.parse import urlsplit
 
 from nsqcommon.net import AddressError, parse_address
+from nsqcommon.option_kinds import SECRET_URLS
 from nsqcommon.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, option
 from nsqcommon.origin import check_hosts
+from nsqcommon.passwords import mask_url
 from nsqcommon.recipients import Recipients
 from nsqcommon.startup import StartupError
 
@@ -111,6 +113,15 @@ class Options(BaseOptions):
     statsd_interval: Nanoseconds = option(MINUTE, "how often nsqd pushes to statsd", kind=DURATION)
     statsd_prefix: str = option("nsq.%s", "prefix that nsqd puts before each name; %s is the node")
     notification_http_endpoint: str = option("", "URL to post each action to")
+    incident_webhook: tuple[str, ...] = option(
+        (),
+        "URL to post incidents to as JSON when they open, get worse or close",
+        kind=SECRET_URLS,
+        toml="incident_webhooks",
+    )
+    external_url: str = option(
+        "", "URL under which people open nsqadmin, without --base-path, for links in posts about incidents"
+    )
 
     # for work on the pages themselves
     dev_static_dir: str = option("", "folder to read static files from, at each request")
@@ -134,6 +145,10 @@ class Options(BaseOptions):
         check_hosts("allowed-host", self.allowed_host)
         if self.proxy_graphite:
             _check_url("graphite-url", self.graphite_url)
+        for url in self.incident_webhook:
+            _check_url("incident-webhook", url, shown=mask_url(url))
+        if self.external_url:
+            _check_url("external-url", self.external_url)
         if self.allow_config_from_cidr:
             _check_network("allow-config-from-cidr", self.allow_config_from_cidr)
         for network in self.trusted_proxy:
@@ -176,14 +191,15 @@ def _check_recipients(flag: str, entries: tuple[str, ...]) -> None:
         raise StartupError(f"failed to parse --{flag} - {error}") from error
 
 
-def _check_url(flag: str, url: str) -> None:
+def _check_url(flag: str, url: str, shown: str = "") -> None:
+    """Raise StartupError unless this is the URL of a web server. The error shows `shown`, by default the URL."""
     try:
         parts = urlsplit(url)
         reason = "" if parts.scheme in ("http", "https") and parts.hostname else "expected http://host or https://host"
     except ValueError as error:
         reason = str(error)
     if reason:
-        raise StartupError(f"failed to parse --{flag} ({url}) - {reason}")
+        raise StartupError(f"failed to parse --{flag} ({shown or url}) - {reason}")
 
 
 def _check_network(flag: str, text: str) -> None:

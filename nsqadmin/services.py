@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.policies import PolicyQuestions
     from nsqadmin.upstream.queries import Queries
     from nsqadmin.upstream.sampler import Sampler
+    from nsqadmin.webhook.sender import IncidentWebhook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Services:
     policies: PolicyQuestions | None = None
     groups: GroupQuestions | None = None
     sampler: Sampler | None = None
+    webhook: IncidentWebhook | None = None  # None: no URL is given
 
     @property
     def options(self) -> Options:

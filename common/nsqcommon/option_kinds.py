@@ -5,6 +5,7 @@ We convert TOML values as NSQ does, except for integers as booleans (docs/refere
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -15,7 +16,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 from nsqcommon import nsq_json
 from nsqcommon.durations import MILLISECOND, Nanoseconds, format_duration, parse_long_duration
 from nsqcommon.logs import LogLevel
-from nsqcommon.passwords import mask_option
+from nsqcommon.passwords import mask_option, mask_url
 from nsqcommon.startup import StartupError
 
 T = TypeVar("T")
@@ -181,6 +182,9 @@ STRINGS: Final[OptionKind[tuple[str, ...]]] = OptionKind(
     render=_render_strings,
     put=_put_strings,
     is_repeated=True,
+)
+SECRET_URLS: Final = dataclasses.replace(
+    STRINGS, render=lambda values: _render_list([mask_url(value) for value in values]), may_be_secret=True
 )
 FLOATS: Final = OptionKind(
     word="value",

@@ -29,6 +29,13 @@ def mask_option(text: str) -> str:
     return _BARE_USER_AND_PASSWORD.sub(r"\1:xxxxx@", mask_passwords(text))
 
 
+def mask_url(url: str) -> str:
+    """Return only the scheme and the host of a URL whose path or query may be a secret, such as that of a webhook."""
+    scheme, slashes, rest = without_credentials(url).partition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme}{slashes}{host}{'/xxxxx' if len(rest) > len(host) else ''}" if slashes else "xxxxx"
+
+
 def without_credentials(url: str) -> str:
     """Return a URL, or an address without `http://`, without its user name and password."""
     return _CREDENTIALS.sub(r"\1", url)

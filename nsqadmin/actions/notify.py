@@ -11,6 +11,7 @@ import httpx
 import trio
 
 from nsqadmin.actions.plan import Action, Kind
+from nsqadmin.upstream.client import FAILURES
 from nsqcommon import nsq_json
 from nsqcommon.options import seconds
 
@@ -53,7 +54,7 @@ class Notifier:
                 try:
                     with trio.fail_after(self._timeout.read or 0.0):
                         await client.post(self._url, content=body, headers={"content-type": "application/json"})
-                except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError) as error:
+                except FAILURES as error:
                     log.error("failed to POST notification - %s", str(error) or type(error).__name__)
 
 

@@ -209,7 +209,7 @@ def is_removal(cause: str) -> bool:
 
 
 def dropped_among(counts: Counts) -> int:
-    """Return how many messages a policy has dropped."""
+    """Return how many messages policies have dropped."""
     return sum(count for cause, count in counts if is_loss(cause))
 
 

@@ -342,7 +342,11 @@ class ChannelNode(ChannelNumbers):
     largest_groups: tuple[MessageGroup, ...] = ()  # the same; names may be hidden
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
+    policy_growing: tuple[str, ...] | None = (
+        None  # causes that have counted on since the previous answer; None: unknown
+    )
     buried_recent: int = 0  # messages buried in the last five minutes, at least
+    is_burying: bool | None = None  # some were buried since the previous answer; None: unknown
     buried_reasons: tuple[BuriedReason, ...] = ()  # most frequent first; only requested if messages were buried lately
     expires_at: float | None = None  # when the policy deletes it, if it stays unused
     clients: tuple[Client, ...] | None = None  # None: not requested in this sweep
@@ -366,6 +370,7 @@ class Channel(ChannelNumbers):
     rates: Rates = UNKNOWN_RATES
     policy_counts: Counts = ()
     policy_recent: Counts = ()
+    policy_growing: tuple[str, ...] | None = None
     ready_count: int | None = None  # sum of its consumers' ready counts; None if clients weren't requested
     # Lag in seconds: the age of the oldest waiting message. Our nsqd reports it; for others we estimate it from
     # samples.
@@ -436,6 +441,9 @@ class TopicNode(TopicNumbers):
     latency: Latency | None = None
     policy_counts: Counts = ()  # of messages without a channel
     policy_recent: Counts = ()  # of the last five minutes
+    policy_growing: tuple[str, ...] | None = (
+        None  # causes that have counted on since the previous answer; None: unknown
+    )
     expires_at: float | None = None  # when the policy deletes it, if it stays unused
     has_log: bool = False  # this node has the topic's history, and it can be read
 
@@ -517,6 +525,7 @@ class Topic(TopicNumbers):
     rates: Rates = UNKNOWN_RATES
     policy_counts: Counts = ()  # of messages without a channel
     policy_recent: Counts = ()
+    policy_growing: tuple[str, ...] | None = None
     lookupds: tuple[str, ...] = ()  # the nsqlookupds that know its name
     registered_channels: tuple[str, ...] = ()  # channels listed by an nsqlookupd; only requested for inactive topics
     readers: tuple[Reader, ...] | None = None  # only requested while someone looks at the topic; None: not requested

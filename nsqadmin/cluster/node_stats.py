@@ -27,7 +27,7 @@ from nsqadmin.cluster.model import (
     RemoteCopy,
     TopicNode,
 )
-from nsqadmin.cluster.policy_counts import Reading, Readings, counted_lately, read_counts
+from nsqadmin.cluster.policy_counts import Reading, Readings, counted_lately, growing, read_counts
 from nsqadmin.cluster.sane import (
     LONGEST_NAME,
     MOST_CLIENTS,
@@ -151,7 +151,7 @@ def silenced(answer: NodeAnswer) -> NodeAnswer:
     topics = {
         name: replace(
             topic,
-            row=replace(topic.row, policy_recent=()),
+            row=replace(topic.row, policy_recent=(), policy_growing=()),
             rates=UNKNOWN_RATES,
             channels={name: _silenced(part) for name, part in topic.channels.items()},
             is_silent=True,
@@ -167,7 +167,15 @@ def _silenced(part: ChannelPart) -> ChannelPart:
         replace(client, finish_rate=None, requeue_rate=None, timeout_rate=None, oldest_in_flight=None)
         for client in part.row.clients or ()
     )
-    row = replace(part.row, net_rate=None, policy_recent=(), buried_recent=0, clients=clients)
+    row = replace(
+        part.row,
+        net_rate=None,
+        policy_recent=(),
+        policy_growing=(),
+        buried_recent=0,
+        is_burying=False,
+        clients=clients,
+    )
     return replace(part, row=row, rates=UNKNOWN_RATES)
 
 
@@ -286,6 +294,7 @@ class _TopicReader:
             latency=read_latency(raw.get("e2e_processing_latency")),
             policy_counts=counts,
             policy_recent=recent,
+            policy_growing=growing(before.row.policy_counts if before is not None else (), counts) if recent else (),
             expires_at=by_our_clock(raw.get("expires_at"), self.skew),
             has_log=self.has_history,
         )
@@ -323,7 +332,8 @@ class _TopicReader:
             added["client_count"] = len(added.get("clients") or ())
         readings, recent = self._lately(before, row.policy_counts)
         if recent:
-            added["policy_recent"] = recent
+            known_counts = before.row.policy_counts if before is not None else ()
+            added |= {"policy_recent": recent, "policy_growing": growing(known_counts, row.policy_counts)}
         if added:
             row = replace(row, **added)
         step, paced = None, None
@@ -334,7 +344,7 @@ class _TopicReader:
             progress = step is not None and has_finished(before.row, row, step)
             flow = flow_after(before.flow, self.at, row, step, has_finished=progress)
             paced = flow.paced(self.at, row)
-            row = _with_flow(row, flow, paced)
+            row = _with_flow(row, flow, paced, is_burying=step is not None and step.buried > 0)
         return ChannelPart(row, _rates(step, paced, self.seconds), flow, paces or _NO_CLIENTS, readings)
 
     def _channel_row(self, raw: Json) -> ChannelNode:
@@ -378,7 +388,7 @@ def _unchanged(before: TopicPart, at: float) -> TopicPart:
     row, readings = before.row, before.readings
     if row.policy_recent:
         readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
-        row = replace(row, policy_recent=recent)
+        row = replace(row, policy_recent=recent, policy_growing=())
     return TopicPart(row, _SILENT, still, before.packed, readings=readings)
 
 
@@ -386,21 +396,21 @@ def _stilled(part: ChannelPart, at: float) -> ChannelPart:
     row, paces, readings = part.row, part.clients, part.readings
     flow = flow_after(part.flow, at, row, _NOTHING, has_finished=False)
     paced = flow.paced(at, row)
-    row = _with_flow(row, flow, paced)
+    row = _with_flow(row, flow, paced, is_burying=False)
     if row.clients:
         paces = newer = dict(paces)
         row = replace(row, clients=tuple(with_rates(client, newer, at) for client in row.clients))
     if row.policy_recent:
         readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
-        row = replace(row, policy_recent=recent)
+        row = replace(row, policy_recent=recent, policy_growing=())
     return ChannelPart(row, _rates(_NOTHING, paced, 1.0), flow, paces, readings)
 
 
-def _with_flow(row: ChannelNode, flow: Flow, paced: Paced | None) -> ChannelNode:
+def _with_flow(row: ChannelNode, flow: Flow, paced: Paced | None, *, is_burying: bool) -> ChannelNode:
     net_rate = paced.net if paced is not None else None
-    if (row.net_rate, row.buried_recent) == (net_rate, flow.buried_lately):
+    if (row.net_rate, row.buried_recent, bool(row.is_burying)) == (net_rate, flow.buried_lately, is_burying):
         return row
-    return replace(row, net_rate=net_rate, buried_recent=flow.buried_lately)
+    return replace(row, net_rate=net_rate, buried_recent=flow.buried_lately, is_burying=is_burying)
 
 
 def _arrived(before: TopicNode, now: TopicNode) -> int | None:

@@ -55,3 +55,11 @@ def counted_lately(readings: Readings, now: Reading) -> tuple[Readings, Counts]:
     before = dict(kept[0].counts)
     grown = tuple((cause, new) for cause, count in now.counts if (new := count - before.get(cause, 0)) > 0)
     return ((*kept, now) if now.at - kept[-1].at >= _MINUTE else kept), grown
+
+
+def growing(before: Counts, now: Counts) -> tuple[str, ...]:
+    """Return the causes that have counted on from one answer to the next. A node that was restarted counts from zero."""
+    if now == before:
+        return ()
+    known = dict(before)
+    return tuple(cause for cause, count in now if count != known.get(cause, 0) and count)

@@ -25,8 +25,8 @@ _LONGEST: Final = 80  # characters of a reason in a verdict
 
 def growing(channel: Channel, case: Case) -> Iterator[Finding]:
     buried = channel.buried_recent
-    if not buried:
-        return
+    if not buried or all(row.is_burying is False for row in channel.nodes):
+        return  # none since the previous answer: the finding stays for a while, see `upkeep.py`
     finished = sum(case.recent(Metric.FINISHED, LATELY)) * case.snapshot.interval  # messages
     share = buried / (buried + finished)
     is_large = buried >= _FEW and share > _LARGE

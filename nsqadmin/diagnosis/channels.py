@@ -263,15 +263,27 @@ def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
 
 def _requeues(channel: Channel, case: Case) -> float | None:
     """Return the share of deliveries that consumers requeue, if it is large."""
+    if not _is_requeuing(case):
+        return None
     requeued = case.mean(Metric.REQUEUED, _RECENT)
     deliveries = requeued + case.mean(Metric.FINISHED, _RECENT) + case.mean(Metric.TIMED_OUT, _RECENT)
     return requeued / deliveries if requeued > max(_STANDSTILL, _REQUEUED * deliveries) else None
 
 
+def _is_requeuing(case: Case) -> bool:
+    """Return True if something was requeued since the previous answer.
+
+    If not, findings end, and stay for a while (`upkeep.py`): otherwise they would be there minutes after their cause is
+    gone.
+    """
+    recent = case.recent(Metric.REQUEUED, _RECENT)
+    return bool(recent) and recent[-1] > 0
+
+
 def _one_failing(channel: Channel, case: Case) -> Iterator[Finding]:
     """Find consumers that requeue a lot, in a channel that as a whole requeues little."""
     failing = [it for it in judged(channel, case.snapshot.taken_at) if it.condition is Condition.FAILING]
-    if not failing:
+    if not failing or not _is_requeuing(case):
         return
     worst = failing[0]
     more = f", and {counted(len(failing) - 1, 'other')} fail as well" if len(failing) > 1 else ""

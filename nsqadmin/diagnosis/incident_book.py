@@ -132,7 +132,7 @@ class Book:
         if record is None:
             self._records[incident.key] = self._begun(incident, now)
             return _News.NEW
-        if record.last_seen < before:
+        if record.last_seen < before and incident.key not in self._moved:  # its findings were in another one meanwhile
             self._records[incident.key] = self._come_back(incident, record, now)
             return _News.NEW
         was, rank = _SEVERITIES[record.severity], _SEVERITIES[incident.severity]
@@ -312,6 +312,10 @@ class Book:
             return _counted((it.incident.severity, bool(it.acknowledged), bool(it.muted)) for it in shown)
         marks = ((it.severity, self._marks.get(it.key, _UNMARKED)) for it in self._incidents)
         return _counted((severity, bool(on.acknowledged), bool(on.muted)) for severity, on in marks)
+
+    def present(self) -> set[str]:
+        """Return the keys of all incidents that aren't over, also of those whose findings are in others now."""
+        return {it.key for it in self._incidents} | self._moved.keys()
 
     def record(self, key: str) -> IncidentRecord | None:
         """Return the record of an incident, even if it has just ended."""

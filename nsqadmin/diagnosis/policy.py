@@ -69,7 +69,7 @@ def stopped_itself(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def rejecting(topic: Topic, case: Case) -> Iterator[Finding]:
-    refused = _ending(topic.policy_recent, ", rejected")
+    refused = _ending(_going_on(topic), ", rejected")
     if not refused:
         return
     worst = topic.worst_channel
@@ -88,7 +88,7 @@ def rejecting(topic: Topic, case: Case) -> Iterator[Finding]:
 
 
 def dropping(it: Topic | Channel, case: Case) -> Iterator[Finding]:
-    dropped = tuple(entry for entry in _ending(it.policy_recent, ", dropped") if entry[0] != "ttl, dropped")
+    dropped = tuple(entry for entry in _ending(_going_on(it), ", dropped") if entry[0] != "ttl, dropped")
     if not dropped:
         return
     causes = {cause for cause, _ in dropped}
@@ -106,7 +106,7 @@ def dropping(it: Topic | Channel, case: Case) -> Iterator[Finding]:
 
 
 def expiring(channel: Channel, case: Case) -> Iterator[Finding]:
-    expired = tuple(entry for entry in channel.policy_recent if entry[0] in ("ttl, dropped", "ttl, buried"))
+    expired = tuple(entry for entry in _going_on(channel) if entry[0] in ("ttl, dropped", "ttl, buried"))
     if not expired:
         return
     yield case.finding(
@@ -145,6 +145,16 @@ def ending(it: Topic | Channel, case: Case) -> Iterator[Finding]:
 def removed_lately(it: Channel | ChannelNode) -> bool:
     """Return True if a policy has taken messages out of the queue lately, so that an empty queue is no good sign."""
     return any(is_removal(cause) for cause, _ in it.policy_recent)
+
+
+def _going_on(it: Topic | Channel) -> Counts:
+    """Return the counts of the last minutes for what still happens.
+
+    What has stopped is over at once, and its findings stay for a while (`upkeep.py`): otherwise they would end minutes
+    after their cause is gone.
+    """
+    growing = it.policy_growing
+    return it.policy_recent if growing is None else tuple(entry for entry in it.policy_recent if entry[0] in growing)
 
 
 def _ending(counts: Counts, word: str) -> Counts:
@@ -196,7 +206,12 @@ def differing_files(snapshot: Snapshot) -> Iterator[Finding]:
             files.setdefault(node.policy_digest, []).append(node.address)
     if len(told) <= 1:
         return
-    usual = max(told, key=lambda digest: (len(told[digest]), bool(digest)))  # in a tie, any file rather than none
+
+    def votes(digest: str) -> tuple[int, bool]:
+        # A silent node counts as well: otherwise its silence could turn the majority around, and accuse another node.
+        return len(told[digest]) + len(last_told.get(digest, ())), bool(digest)  # in a tie, any file rather than none
+
+    usual = max(told, key=votes)
     whose = _listed(told[usual])
     evidence = (
         *(say(_named(digest), _listed(nodes)) for digest, nodes in told.items()),

@@ -62,8 +62,12 @@ class Rule(NamedTuple):
     family: Family
     effect: Effect = Effect.NONE
     is_switch: bool = False  # somebody has switched it, so it is over as soon as it is switched back
+    patience: float = 0.0  # seconds that it has to last before it is shown
+    echo: float = 0.0  # seconds for which it is still found after its cause is gone, because it looks at rates
 
 
+_OF_A_START: Final = 30.0  # seconds in which consumers connect to a node that has come back
+_OF_RATES: Final = 60.0  # seconds: rates of consumers are counted over the last 30 to 60
 _UNLISTED: Final = Rule(Family.OTHER, Effect.WAITING)
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -71,7 +75,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "D1": Rule(Family.DELIVERY, Effect.WAITING, is_switch=True),
     "D2": Rule(Family.DELIVERY, Effect.WAITING, is_switch=True),
     "D3": Rule(Family.DELIVERY, Effect.STUCK),
-    "D4": Rule(Family.DELIVERY, Effect.STUCK),
+    "D4": Rule(Family.DELIVERY, Effect.STUCK, patience=_OF_A_START),
     "D5": Rule(Family.DELIVERY, Effect.STUCK),
     "D6": Rule(Family.DELIVERY, Effect.GROWING),
     "D7": Rule(Family.DELIVERY, Effect.STUCK),
@@ -80,7 +84,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "D20": Rule(Family.DELIVERY, Effect.STUCK, is_switch=True),
     # What consumers do with messages
     "D8": Rule(Family.HANDLING, Effect.WAITING),
-    "D9": Rule(Family.HANDLING, Effect.WAITING),
+    "D9": Rule(Family.HANDLING, Effect.WAITING, echo=_OF_RATES),
     "D18": Rule(Family.HANDLING, Effect.WAITING),
     "D39": Rule(Family.BURIAL, Effect.WAITING),
     "D40": Rule(Family.BURIAL),

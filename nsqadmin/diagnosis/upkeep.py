@@ -10,6 +10,9 @@ is found. So a finding that isn't found any more stays
     if something milder of its family is found: until that has lasted for MILDER, and for an hour if the severity has
     changed in the hour before, so that it changes at most twice an hour
 
+One thing gets worse not quite at once: that a channel has no consumer on some nodes is shown after half a minute, because
+consumers need a moment to connect to a node that has come back.
+
 The family matters (`rules.py`): a finding gives way at once to another one that is as bad and of the same family, for
 example when consumers that hang are stopped. What somebody switches off, such as a pause, ends at once, and so does
 everything about an object that is deleted, or a node that is forgotten. Remarks only freeze.
@@ -20,7 +23,7 @@ before are held until the rules have seen enough to find them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +42,8 @@ _HOUR: Final = 3600.0
 _LATEST: Final = 115.0  # seconds after which a finding has ended, even if samples are far apart
 _SAMPLES_OF_HOLD: Final = 20  # with more frequent samples, you learn sooner that it is over
 _SAMPLES_OF_MILDER: Final = 60
+_SAMPLES_OF_PATIENCE: Final = 6
+_FIRST: Final = 2  # snapshots after the start
 _NOTHING: Final = SEVERITIES[Severity.INFO]  # the rank of a subject about which there are only remarks
 _MOST_KEPT: Final = 2000  # findings over a restart
 _FORMAT: Final = 1
@@ -49,12 +54,14 @@ _Subject = tuple[str, str, str, Family]  # topic, channel, node
 class Upkeep:
     def __init__(self) -> None:
         self._followed: dict[_Subject, _Followed] = {}
+        self._awaited: dict[str, float] = {}  # findings that have to last before they are shown, and since when
+        self._snapshots = 0
 
     def follow(self, found: Iterable[Finding], snapshot: Snapshot) -> list[Finding]:
         """Return the findings to show: those of the rules, with the times when they began, and those that stay."""
         by_subject: dict[_Subject, list[Finding]] = {}
         losing: set[tuple[str, str]] = set()
-        for finding in found:
+        for finding in self._lasting(found, snapshot):
             rule = rule_of(finding)
             by_subject.setdefault((finding.topic, finding.channel, finding.node, rule.family), []).append(finding)
             if rule.effect is Effect.LOST:
@@ -70,6 +77,27 @@ class Upkeep:
             if followed.is_alive:
                 self._followed[subject] = followed
         return _without_doubts(shown)
+
+    def _lasting(self, found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
+        """Yield the findings without those that have to last for longer, unless they were shown before.
+
+        At the start we don't know for how long they have lasted.
+        """
+        now, longest = snapshot.taken_at, _SAMPLES_OF_PATIENCE * snapshot.interval
+        before, self._awaited = self._awaited, {}
+        self._snapshots += 1
+        for finding in found:
+            rule = rule_of(finding)
+            if rule.patience and self._snapshots > _FIRST:
+                key = finding.key
+                followed = self._followed.get((finding.topic, finding.channel, finding.node, rule.family))
+                if followed is None or key not in followed.shown:
+                    since = before.get(key, now)
+                    if now - since < min(rule.patience, longest):
+                        self._awaited[key] = since
+                        continue
+                    finding = replace(finding, since=since)
+            yield finding
 
     # Over a restart
 
@@ -226,20 +254,20 @@ class _Followed:
         left = [(key, before) for key, before in left if SEVERITIES[before.severity] < rank]
         if not left:
             self._gone_since = self._milder_since = None
-        elif self._is_kept(rank, moment):
+        elif self._is_kept(rank, moment, echo=max(rule_of(before).echo for _, before in left)):
             shown.update((key, self._held(before)) for key, before in left)
         elif rank < _NOTHING:
             self._changed = (*self._changed, moment.now)
 
-    def _is_kept(self, rank: int, moment: _Moment) -> bool:
-        """Return True if findings that are worse than `rank` stay for now."""
+    def _is_kept(self, rank: int, moment: _Moment, *, echo: float) -> bool:
+        """Return True if findings that are worse than `rank` stay for now. `echo` is for how long they have stayed."""
         now = moment.now
         if self._milder_since is None or self._milder_since > now:  # the clock may have been set back
             self._milder_since = now
         if rank == _NOTHING:
             if self._gone_since is None or self._gone_since > now:
                 self._gone_since = now
-            return now - self._gone_since < moment.hold
+            return now - self._gone_since < moment.hold - echo
         self._gone_since = None
         self._changed = tuple(at for at in self._changed if 0 <= now - at < _HOUR)
         return bool(self._changed) or now - self._milder_since < moment.milder

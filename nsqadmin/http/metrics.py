@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident import Open
     from nsqadmin.jobs.run_book import TaskRuns
     from nsqadmin.services import Services
+    from nsqadmin.webhook.outbox import Outbox
 
     OfTopics = Sequence[tuple[Topic, Mapping[str, str]]]  # with their labels
     OfChannels = Sequence[tuple[Channel, Mapping[str, str]]]
@@ -102,6 +103,7 @@ class _Monitoring:
                 sampler.busy_share if sampler is not None else 0.0,
             ),
             incident_metric(self._services.incidents.seen_by(identity)),
+            *(webhook_metrics(webhook.outboxes) if (webhook := self._services.webhook) is not None else ()),
         ]
         if (jobs := self._services.jobs) is not None and jobs.book.has_reports:
             own += job_metrics(jobs.runs(identity), dropped=jobs.book.dropped)
@@ -180,6 +182,26 @@ def incident_metric(incidents: Iterable[Open]) -> Metric:
             for state in ("open", "acknowledged", "muted")
         ],
     )
+
+
+def webhook_metrics(outboxes: Mapping[str, Outbox]) -> list[Metric]:
+    return [
+        Metric(
+            "nsqadmin_incident_posts_total",
+            "counter",
+            "Posts about incidents: sent; failed, if they were given up; dropped, if too many waited.",
+            tuple(
+                Sample(float(count), {"receiver": name, "result": result})
+                for name, box in outboxes.items()
+                for result, count in (("sent", box.sent), ("failed", box.failed), ("dropped", box.dropped))
+            ),
+        ),
+        _many(
+            "nsqadmin_incident_posts_waiting",
+            "Posts about incidents that wait for their receiver.",
+            [(len(box), {"receiver": name}) for name, box in outboxes.items()],
+        ),
+    ]
 
 
 def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:

@@ -63,7 +63,7 @@ _REDIRECTED: Final = "it has redirected the request to another address"
 # Errors of a request with reasons outside of this program.
 _NO_HTTP_LINE: Final = re.compile("illegal (?:status|request) line").match  # h11's words
 _NOT_HTTP: Final = "malformed HTTP response"
-_FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
+FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
 _SLICE: Final = 0.002  # seconds of processor time after which other tasks run
 
 T = TypeVar("T")
@@ -171,7 +171,7 @@ class Upstream:
             with trio.fail_after(self._timeout):
                 way = await self._way_to(url, address, is_lookupd=False)
                 response = await self._client.send(self._request("GET", way, b"", headers), stream=True)
-        except _FAILURES as error:
+        except FAILURES as error:
             raise _failure_of("GET", url, error) from error
         try:
             async with aclosing(self._pieces_of(response)) as pieces:
@@ -303,7 +303,7 @@ class Upstream:
             raise UpstreamError(
                 f'{method.capitalize()} "{url}": {reason}', withheld=way.withheld, not_read=reason
             ) from error
-        except _FAILURES as error:
+        except FAILURES as error:
             raise _failure_of(method, url, error, withheld=way.withheld) from error
 
     def _request(self, method: str, way: Way, body: bytes, headers: Mapping[str, str] | None = None) -> httpx.Request:
@@ -415,17 +415,18 @@ def _as_upstream_error(method: str, url: str) -> Iterator[None]:
     """Turn failures inside the block into UpstreamError."""
     try:
         yield
-    except _FAILURES as error:
+    except FAILURES as error:
         raise _failure_of(method, url, error) from error
 
 
 def _failure_of(method: str, url: str, error: Exception, *, withheld: str = "") -> UpstreamError:
-    text = f'{method.capitalize()} "{url}": {_reason(url, error)}'
+    text = f'{method.capitalize()} "{url}": {reason_of(url, error)}'
     timed_out = isinstance(error, httpx.TimeoutException | trio.TooSlowError)
     return UpstreamError(text, timed_out=timed_out, withheld=withheld)
 
 
-def _reason(url: str, error: Exception) -> str:
+def reason_of(url: str, error: Exception) -> str:
+    """Return the reason of a failed request in NSQ's words, for any of `FAILURES`."""
     address = url.partition("://")[2].partition("/")[0]
     if isinstance(error, httpx.ConnectTimeout):
         return f"dial tcp {address}: i/o timeout"

@@ -249,6 +249,13 @@ FORMS: Final = (
         ("-m", "tests.e2e.moving_nodes", "--minutes={minutes}"),
     ),
     Form("jobs", "kill -9 of Celery's workers and of nsqd", 25, _faults("jobs", "--library=celery", "--seed={seed}")),
+    Form(
+        "verdicts",
+        "nodes hang and die, channels are stuck and lose messages, and no verdict of nsqadmin improves",
+        15,
+        ("-m", "tests.nsqadmin.scenario", "--count={count}", "--seed={seed}"),
+        0.7,
+    ),
     Form("abandoned", "a channel that nobody consumes, on a small disk", 7, _faults("abandoned")),
     Form("released", "an upgrade from the last release, and back", 1, _faults("released")),
     Form("going-back", "an upgrade from an older commit, and back", 1, _faults("going-back")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqadmin.options import Options, clean_base_path
-from nsqcommon.options import parse
+from nsqcommon.options import format_value, parse
 from nsqcommon.startup import StartupError
 
 NODE = "--nsqd-http-address=127.0.0.1:4151"
@@ -26,6 +26,12 @@ def options(*arguments: str) -> Options:
         (["--nsqd-http-address=a"], "failed to resolve --nsqd-http-address (a) - address a: missing port in address"),
         ([NODE, "--proxy-graphite", "--graphite-url=::"], "failed to parse --graphite-url (::) - "),
         ([NODE, "--allow-config-from-cidr=x"], "failed to parse --allow-config-from-cidr (x) - "),
+        (
+            [NODE, "--incident-webhook=ftp://h/secret"],
+            "failed to parse --incident-webhook (ftp://h/xxxxx) - expected http",
+        ),
+        ([NODE, "--incident-webhook=hooks.example"], "failed to parse --incident-webhook (xxxxx) - expected http"),
+        ([NODE, "--external-url=nsq.example"], "failed to parse --external-url (nsq.example) - expected http"),
         ([NODE, "--trusted-proxy=10.0.0.1"], "failed to parse --trusted-proxy (10.0.0.1) - "),
     ],
 )
@@ -45,3 +51,11 @@ def test_a_list_is_one_entry_for_each_flag() -> None:
 def test_the_base_path_is_cleaned(given: str, clean: str) -> None:
     assert clean_base_path(given) == clean
     assert options(NODE, f"--base-path={given}").base_path == clean
+
+
+def test_the_paths_of_webhooks_are_shown_nowhere() -> None:
+    urls = ("https://hooks.example/T0/hunter2", "https://me:hunter2@h.example?key=hunter2", "https://h.example")
+    chosen = options(NODE, *(f"--incident-webhook={url}" for url in urls))
+    assert chosen.incident_webhook == urls
+    shown = '["https://hooks.example/xxxxx","https://h.example/xxxxx","https://h.example"]'
+    assert format_value(chosen, "incident_webhooks") == shown

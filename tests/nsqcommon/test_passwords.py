@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from nsqcommon import logs
-from nsqcommon.passwords import mask_option, mask_passwords, without_credentials
+from nsqcommon.passwords import mask_option, mask_passwords, mask_url, without_credentials
 
 URL = "http://user:hunter2@host/auth"
 
@@ -75,3 +75,19 @@ def test_no_line_of_the_log_shows_a_password(log_format: str) -> None:
     assert stream.getvalue().count("http://user:xxxxx@") == 2
     if log_format == "json":
         assert json.loads(stream.getvalue())["message"] == "asked http://user:xxxxx@host/auth"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://hooks.example/T0/secret", "https://hooks.example/xxxxx"),
+        ("https://hooks.example:8443?key=secret", "https://hooks.example:8443/xxxxx"),
+        ("https://me:secret@hooks.example/", "https://hooks.example/xxxxx"),
+        ("https://hooks.example#secret", "https://hooks.example/xxxxx"),
+        ("https://hooks.example", "https://hooks.example"),
+        ("secret", "xxxxx"),
+        ("", "xxxxx"),
+    ],
+)
+def test_a_url_whose_path_may_be_a_secret_shows_its_host_only(url: str, shown: str) -> None:
+    assert mask_url(url) == shown

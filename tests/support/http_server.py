@@ -44,17 +44,21 @@ class Reply:
 class HttpServer:
     """`backlog` is the number of connections that may wait to be accepted; Python's own servers have 5.
 
+    With `port`, it listens there, and not on a free port.
+
     If `reply` raises an exception, the connection is closed without an answer.
     """
 
     protocol: ClassVar[str] = "HTTP/1.1"
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None, backlog: int = 256, keeps_requests: bool = True) -> None:
+    def __init__(
+        self, *, tls: ssl.SSLContext | None = None, backlog: int = 256, keeps_requests: bool = True, port: int = 0
+    ) -> None:
         self.requests: list[Request] = []
         self.keeps_requests = keeps_requests
         self.connections = 0
         self.now: float | None = None  # wall time that its answers have in Date; None: the real one
-        self._server = _Server(_handler_of(self), backlog)
+        self._server = _Server(_handler_of(self), backlog, port)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -93,9 +97,9 @@ class HttpServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler], backlog: int) -> None:
+    def __init__(self, handler: type[BaseHTTPRequestHandler], backlog: int, port: int) -> None:
         self.request_queue_size = backlog
-        super().__init__(("127.0.0.1", 0), handler)
+        super().__init__(("127.0.0.1", port), handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore errors: a client may disconnect at any time."""

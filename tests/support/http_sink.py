@@ -11,9 +11,14 @@ class HttpSink(HttpServer):
     """`answer` returns the status for each request, in the thread that serves it; `content` is the answer's body."""
 
     def __init__(
-        self, answer: Callable[[Request], int] = lambda request: 200, *, content: bytes = b"ok", backlog: int = 256
+        self,
+        answer: Callable[[Request], int] = lambda request: 200,
+        *,
+        content: bytes = b"ok",
+        backlog: int = 256,
+        port: int = 0,
     ) -> None:
-        super().__init__(backlog=backlog)
+        super().__init__(backlog=backlog, port=port)
         self.answer = answer
         self.content = content
 

@@ -130,6 +130,8 @@ ATTACK: Final = {
     "bench.attack.attacker": (*_NETWORK, "bench.attack.cases"),
     "bench.attack.probe": (*_NETWORK, "bench.attack.sockets", "http.client", "ssl"),
 }
+# Daemons on a clock that a test steers; the first module replaces Python's clocks.
+STEERED: Final = ("tests.support.replaced_clocks", *OURS["nsqd"], *OURS["nsqlookupd"])
 # A machine for the commands of a page in the documents, most of which are ours.
 WORLD: Final = (
     *dict.fromkeys(name for names in OURS.values() for name in names),
@@ -143,6 +145,7 @@ PRELOADED: Final = {
     "tests.e2e.signalled": SIGNALLED,
     "tests.docs.world": WORLD,
     "tests.support.script": SCRIPT,
+    "tests.support.steered": STEERED,
 }
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
@@ -160,7 +163,7 @@ def main() -> None:
     program, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     for name in PRELOADED[program]:
         importlib.import_module(name)
-    if program in OURS:
+    if program in OURS or program == "tests.support.steered":
         importlib.import_module("nsqcommon.version").suite_version()  # is kept; to find it imports 30 modules
     if program == "nsqadmin":
         templates = mkdtemp(prefix="nsq-templates-")  # of this process, as what is compiled may be changed

@@ -395,6 +395,19 @@ def test_an_incident_that_is_absorbed_by_a_group_closes_when_its_findings_end() 
     assert sorted(kinds(book, quiet(15))) == [("closed", "t*/c"), ("closed", "t2/c")]
 
 
+def test_an_incident_that_is_absorbed_by_a_group_is_not_over() -> None:
+    book = started()
+    book.observe(group_of(0, "t1", "t2"))
+    single = {it.key for it in book.open()}
+    book.observe(group_of(5, "t1", "t2", "t3"))
+    assert single.isdisjoint(it.key for it in book.open())
+    assert single < book.present()
+    book.observe(group_of(10, "t2", "t3"))
+    assert len(single - book.present()) == 1
+    book.observe(quiet(15))
+    assert book.present() == set()
+
+
 def test_a_group_of_what_is_known_is_no_news() -> None:
     book = started()
     book.observe(group_of(0, "t1", "t2"))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqadmin.cluster.model import Finding, Health, Severity, Silent, Snapshot
+from nsqadmin.diagnosis.rules import rule_of
 from nsqadmin.diagnosis.upkeep import HOLD, MILDER, SEVERITIES, Upkeep
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
 
@@ -51,7 +52,34 @@ def restarted(upkeep: Upkeep) -> Upkeep:
     return again
 
 
-D3, D7 = ("D3", "problem"), ("D7", "problem")
+D3, D4, D7 = (("D3", "problem"), ("D4", "problem"), ("D7", "problem"))
+
+
+def test_a_consumer_that_is_away_for_a_moment_is_not_said() -> None:
+    upkeep = Upkeep()
+    for at in (0, 5, 10):
+        assert shown(upkeep, at) == []
+    for at in (15, 20, 30, 40):
+        assert shown(upkeep, at, finding("D4")) == []
+    assert shown(upkeep, 45) == []
+    for at in (50, 60, 70, 75):
+        assert shown(upkeep, at, finding("D4")) == []
+    (later,) = upkeep.follow([finding("D4")], moment(80))
+    assert (later.rule, later.since) == ("D4", NOW + 50)
+    assert shown(upkeep, 85) == [D4]  # and then it stays
+    assert shown(upkeep, 90, finding("D4")) == [D4]
+
+
+def test_at_the_start_it_is_said_at_once() -> None:
+    assert shown(Upkeep(), 0, finding("D4")) == [D4]
+
+
+def test_what_is_still_found_after_its_end_stays_for_a_shorter_time() -> None:
+    for rule, last in (("D7", 95), ("D9", 35)):
+        upkeep = Upkeep()
+        upkeep.follow([finding(rule)], moment(0))
+        stays = [at for at in range(5, 200, 5) if shown(upkeep, at)]
+        assert stays[-1] == last + 5
 
 
 def test_a_finding_ends_within_two_minutes() -> None:
@@ -220,7 +248,7 @@ def test_a_file_of_something_else_is_refused(dumped: object) -> None:
 
 found = st.sets(
     st.builds(
-        finding, st.sampled_from(["D1", "D3", "D6", "D7", "D8", "D22"]), st.sampled_from([PROBLEM, WARNING, INFO])
+        finding, st.sampled_from(["D1", "D3", "D4", "D6", "D7", "D8", "D22"]), st.sampled_from([PROBLEM, WARNING, INFO])
     ).map(lambda it: replace(it, severity=PROBLEM if it.rule == "D22" else it.severity)),
     max_size=3,
 )
@@ -238,7 +266,8 @@ def test_nothing_improves_for_a_bad_reason(script: list[tuple[set[Finding], bool
         followed = upkeep.follow(list(its), now)
         worst = {it.key: SEVERITIES[it.severity] for it in followed}
         for it in its:
-            assert worst[it.key] <= SEVERITIES[it.severity]  # worse at once
+            if not rule_of(it).patience:
+                assert worst[it.key] <= SEVERITIES[it.severity]  # worse at once
         is_losing = any(it.rule == "D22" for it in its)
         for it in before:
             if it.severity is INFO or not (is_silent or (is_losing and it.rule != "D1")):

@@ -1,0 +1,43 @@
+"""An hour with real nodes on a steered clock: whatever happens at the same time, no verdict improves."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.nsqadmin.scenario import HOUR, run_in
+from tests.nsqadmin.steered_world import Consumer, Publisher, World
+from tests.nsqadmin.verdicts import Verdicts
+from tests.support.process import needs_module
+
+needs_module("starlette")
+
+JOBS = 50
+RUN_TIME = 1800.0  # seconds
+
+
+def test_no_verdict_improves_and_no_incident_disappears_before_its_cause_is_gone(tmp_path: Path) -> None:
+    assert run_in(tmp_path, HOUR, tick=15.0) == []
+
+
+def test_a_healthy_hour_has_no_incident_nor_have_jobs_of_half_an_hour_whose_worker_touches_them(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, 2, tick=20.0)
+        verdicts = Verdicts(world)
+        workers = Consumer(world.nodes, "celery", "jobs", ready=JOBS // 2, takes=RUN_TIME, touches=True)
+        world.actors += [
+            Publisher(world.nodes, "orders", 5),
+            Consumer(world.nodes, "orders", "billing"),
+            workers,
+        ]
+
+        async def an_hour() -> None:
+            await world.pass_time(60)
+            for node in world.nodes:  # so many that some wait all the time
+                node.daemon.post("/mpub?topic=celery", b"\n".join(b"job %d" % number for number in range(JOBS)))
+            await world.pass_time(62 * 60)
+
+        world.run(an_hour)
+        assert verdicts.failures() == []
+        assert workers.finished == 2 * JOBS
+        assert world.changes == []
