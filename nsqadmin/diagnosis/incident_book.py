@@ -108,7 +108,7 @@ class Book:
         marks = self._marks
         told = [it for key, it in gone.items() if self._is_told(key)]
         self._snapshot, self._open = snapshot, None
-        self._forget(now)
+        self._forget(now, before or now)
         no_groups = {key for key, it in gone.items() if it.cause.kind is not CauseKind.PATTERN}
         self._incidents = group(snapshot, known=self._records.keys() - no_groups)
         here = {it.key for it in self._incidents}
@@ -208,10 +208,13 @@ class Book:
                 recent = recent or Recent(self._activity(), self._snapshot.findings, since=now - 2 * BEFORE)
                 self._records[incident.key] = replace(record, changes=recent.before(incident, record.began))
 
-    def _forget(self, now: float) -> None:
-        """Drop incidents that have been away longer than a blip, and beyond the limit the longest away."""
+    def _forget(self, now: float, before: float) -> None:
+        """Drop incidents that have been away longer than a blip, and beyond the limit the longest away.
+
+        What was there in the last snapshot, `before`, was not away, even if that is long ago: the machine may have slept.
+        """
         self._muted.forget(it for it in self._muted if (it.mark.until or 0.0) <= now)
-        kept = [record for record in self._records.values() if record.last_seen >= now - BLIP]
+        kept = [record for record in self._records.values() if record.last_seen >= min(now - BLIP, before)]
         kept.sort(key=lambda record: -record.last_seen)
         self._records = {record.key: record for record in kept[:MOST]}
 

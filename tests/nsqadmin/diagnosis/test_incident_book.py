@@ -395,6 +395,16 @@ def test_an_incident_that_is_absorbed_by_a_group_closes_when_its_findings_end() 
     assert sorted(kinds(book, quiet(15))) == [("closed", "t*/c"), ("closed", "t2/c")]
 
 
+def test_an_incident_outlives_a_gap_between_two_snapshots_and_is_closed_in_the_end() -> None:
+    """The machine has slept for an hour, or its clock was set."""
+    book = started()
+    assert kinds(book, picture()) == [("opened", "orders/c")]
+    assert kinds(book, picture(at=BLIP + 3000, since=NOW)) == []
+    shown = book.open()[0]
+    assert (shown.began, shown.then, shown.turns) == (NOW, shown.incident.numbers, ())
+    assert kinds(book, quiet(BLIP + 3005)) == [("closed", "orders/c")]
+
+
 def test_a_group_of_what_is_known_is_no_news() -> None:
     book = started()
     book.observe(group_of(0, "t1", "t2"))
