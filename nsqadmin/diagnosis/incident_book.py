@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 BLIP: Final = 600.0  # seconds that an incident may be away and still have its past
 MOST: Final = 1000  # incidents to follow; further ones are shown without their past
+_MUCH: Final = 8.0  # bits of impact: one step of effect
 _MOST_TURNS: Final = 12  # of one incident
 _COMPARE: Final = 30.0  # seconds over which we measure growth
 _FIRST: Final = 2  # snapshots after the start; what they show may have begun long before
@@ -115,7 +116,7 @@ class Book:
         last = {it.key: self._opened(it) for it in told if it.key not in here}
         if len(self._acknowledged):
             self._acknowledged.see({finding.key for finding in snapshot.findings}, now, most_away=BLIP)
-        followed = self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=_badness)[:MOST]
+        followed = self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=self._badness)[:MOST]
         news = {it.key: self._follow(it, now, before) for it in followed}
         self._look_up_changes(followed, news, now)
         worse = {key for key, what in news.items() if what is _News.WORSE}
@@ -125,6 +126,14 @@ class Book:
         return tuple(self._changes(followed, worse, last))
 
     # Records
+
+    def _badness(self, incident: Incident) -> tuple[object, ...]:
+        """Return the sort key of the incidents to follow. One that we follow stays unless another is much worse.
+
+        Otherwise small changes would exchange incidents at the limit, and each time listeners would hear of new ones.
+        """
+        bonus = _MUCH if self._is_told(incident.key) else 0.0
+        return incident.severity is Severity.INFO, -incident.weight - bonus, incident.key
 
     def _follow(self, incident: Incident, now: float, before: float) -> _News:
         """Bring the incident's record up to date."""
@@ -433,10 +442,6 @@ def _counted(incidents: Iterable[tuple[Severity, bool, bool]]) -> Counts:
         acknowledged=sum(count for it, count in loud.items() if it[1]),
         muted=sum(count for it, count in number.items() if it[0] is not Severity.INFO and it[2]),
     )
-
-
-def _badness(incident: Incident) -> tuple[object, ...]:
-    return incident.severity is Severity.INFO, -incident.weight, incident.key
 
 
 def _order(it: Open) -> tuple[object, ...]:
