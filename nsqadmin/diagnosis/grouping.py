@@ -33,7 +33,6 @@ FEW: Final = 3  # findings that make a group of names
 _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 _NOBODY_THERE: Final = "D4"  # on some nodes
-_LATELY: Final = 60.0  # seconds; a node that hangs may lose its consumers before we see that it does
 
 _CauseOf = Callable[[Finding], Cause | None]
 _NameOf = Callable[[Finding], str]  # "": the finding has no such name
@@ -151,11 +150,7 @@ def _by_dead_node(index: Index) -> _CauseOf:
         if finding.node:
             return causes.get(finding.node) if rule_of(finding).family is Family.REACH else None
         blamed = _blamed(finding, index)
-        if (
-            finding.severity is not Severity.INFO
-            and blamed
-            and 0 < finding.since < since.get(min(blamed), 0.0) - _LATELY
-        ):
+        if finding.severity is not Severity.INFO and blamed and 0 < finding.since < since.get(min(blamed), 0.0):
             return None  # it was found before the node fell silent, so it is no consequence of that
         return causes.get(min(blamed)) if blamed and dead.issuperset(blamed) else None
 

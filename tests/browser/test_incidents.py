@@ -94,7 +94,7 @@ def test_an_incident_is_acknowledged_with_the_keyboard(page: Browser, admin: Nsq
     page.press("enter")  # Close has the focus
     page.wait_for_text("looking at it", "[data-live='marks']")
     page.open("/")
-    page.wait_for_text("looking at it", ".incident")
+    page.wait_for_text("looking at it", ".incident.known")  # after all open ones
 
 
 def test_the_text_is_copied(page: Browser, admin: Nsqadmin) -> None:
