@@ -570,7 +570,7 @@ class Finding:
     channel: str = ""
     node: str = ""  # the address of an nsqd or an nsqlookupd
     facet: str = ""  # for rules with several findings about one node: which of them this is
-    others: tuple[str, ...] = ()  # addresses of further nodes or nsqlookupds that it rests on
+    others: tuple[str, ...] = ()  # addresses of further nodes or nsqlookupds that it rests on, or where it is
     evidence: tuple[Evidence, ...] = ()
     window: float = 0.0  # seconds that the rule looked back; 0: only at this moment
     since: float = 0.0  # when it was first found, at this severity

@@ -91,6 +91,7 @@ def _nobody_there(channel: Channel, case: Case) -> Iterator[Finding]:
         number("waiting there", sum(row.depth for row in without)),
         number("consumers elsewhere", channel.client_count),
         is_inferred=True,
+        others=tuple(row.node for row in without),
     )
 
 

@@ -116,7 +116,9 @@ class Book:
         last = {it.key: self._opened(it) for it in told if it.key not in here}
         if len(self._acknowledged):
             self._acknowledged.see({finding.key for finding in snapshot.findings}, now, most_away=BLIP)
-        followed = self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=self._badness)[:MOST]
+        followed = (
+            self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=self._badness)[:MOST]
+        )
         news = {it.key: self._follow(it, now, before) for it in followed}
         self._look_up_changes(followed, news, now)
         worse = {key for key, what in news.items() if what is _News.WORSE}
@@ -463,11 +465,11 @@ def _with_numbers(then: Numbers) -> str:
     return f", {numbers.exact(then.waiting)} waiting" if then.waiting else ""
 
 
-def _reopening(incident: Incident, mark: Mark, finding: Finding, is_known: bool) -> str:
+def _reopening(incident: Incident, mark: Mark, finding: Finding, news: str) -> str:
     """Say why a mark no longer holds."""
     said = f"Muted by {mark.by} until {numbers.moment(mark.until)}" if mark.until else f"Acknowledged by {mark.by}"
     about = finding.node
     if finding.topic:
         about = f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic
     verdict = finding.verdict if about in (incident.subject, "") else f"{about}: {finding.verdict}"
-    return f"{said}; reopened because {f'this is a {finding.severity} now' if is_known else 'this is new'}: {verdict}"
+    return f"{said}; reopened because {news}: {verdict}"

@@ -62,6 +62,7 @@ class Rule(NamedTuple):
     family: Family
     effect: Effect = Effect.NONE
     is_switch: bool = False  # somebody has switched it, so it is over as soon as it is switched back
+    spreads: bool = False  # its findings name where it is in `others`, and with more of these it is worse
 
 
 _UNLISTED: Final = Rule(Family.OTHER, Effect.WAITING)
@@ -71,13 +72,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "D1": Rule(Family.DELIVERY, Effect.WAITING, is_switch=True),
     "D2": Rule(Family.DELIVERY, Effect.WAITING, is_switch=True),
     "D3": Rule(Family.DELIVERY, Effect.STUCK),
-    "D4": Rule(Family.DELIVERY, Effect.STUCK),
+    "D4": Rule(Family.DELIVERY, Effect.STUCK, spreads=True),
     "D5": Rule(Family.DELIVERY, Effect.STUCK),
     "D6": Rule(Family.DELIVERY, Effect.GROWING),
     "D7": Rule(Family.DELIVERY, Effect.STUCK),
     "D13": Rule(Family.DELIVERY, Effect.WAITING),
     "D14": Rule(Family.DELIVERY, Effect.STUCK),
-    "D20": Rule(Family.DELIVERY, Effect.STUCK, is_switch=True),
+    "D20": Rule(Family.DELIVERY, Effect.STUCK, is_switch=True, spreads=True),
     # What consumers do with messages
     "D8": Rule(Family.HANDLING, Effect.WAITING),
     "D9": Rule(Family.HANDLING, Effect.WAITING),
@@ -105,7 +106,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "D16:health": Rule(Family.HEALTH, Effect.AWAY),
     "D16:token": Rule(Family.ACCESS),
     "D16:draining": Rule(Family.DRAINING),
-    "D16:registration": Rule(Family.REGISTRATION, Effect.WAITING),
+    "D16:registration": Rule(Family.REGISTRATION, Effect.WAITING, spreads=True),
     "D16:twin": Rule(Family.REGISTRATION),
     "D16:version": Rule(Family.VERSION),
     "D16:clock": Rule(Family.CLOCK),
