@@ -17,6 +17,7 @@ from nsqadmin.diagnosis.words import age, counted, in_minutes, name_of, number, 
 
 _MINUTE: Final = 60.0
 _RECENT: Final = 5 * _MINUTE
+_LONG: Final = 10 * _MINUTE
 _FEW: Final = 2  # samples; fewer show no trend
 _STANDSTILL: Final = 0.05  # messages a second
 _REQUEUED: Final = 0.2  # share of deliveries
@@ -132,6 +133,8 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
         least = _MINUTE / 2  # a proof, so it need not last as long
     else:
         least = _MINUTE if waiting or stall.has_held_up else _RECENT
+        if least == _RECENT and not _is_saturated(channel):
+            return  # with room for more, they may collect messages for minutes, to finish them together
     lasts = now - stall.since
     holders = [it for row in rows for it in row.clients or () if it.in_flight_count]
     if lasts < least or any(is_busy(it, now) for it in holders):
@@ -188,11 +191,17 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
     growth = channel.growth  # as if no policy removed messages: losing them is no way to keep up
     if growth is None or growth <= _STANDSTILL or not _is_saturated(channel):
         return
-    finished = case.mean(Metric.FINISHED, 2 * _MINUTE)
-    incoming = case.mean(Metric.INCOMING, 2 * _MINUTE)
-    if finished <= _STANDSTILL or incoming <= finished:
+    if min(case.recent(Metric.DEPTH, _MINUTE), default=channel.depth) <= 0:
+        return  # a short burst, so far
+    window = 2 * _MINUTE
+    if case.mean(Metric.FINISHED, window) <= _STANDSTILL:
+        window = _LONG  # they take long for each message, and may even hang while something goes on sending TOUCH
+        if case.mean(Metric.FINISHED, window) <= _STANDSTILL and not _has_grown(case):
+            return
+    finished, incoming = case.mean(Metric.FINISHED, window), case.mean(Metric.INCOMING, window)
+    if incoming <= finished:
         return
-    times = f"{incoming / finished:.1f} times"
+    times = f"{incoming / finished:.1f} times" if finished > _STANDSTILL else "many times"
     is_limited = _is_limited(channel)
     yield case.finding(
         "D6",
@@ -208,9 +217,17 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
         number("in flight", channel.in_flight_count),
         number("ready count", channel.ready_count or 0),
         *_lag(channel),
-        window=2 * _MINUTE,
+        window=window,
         is_inferred=True,
     )
+
+
+def _has_grown(case: Case) -> bool:
+    """Return True if ever more messages have waited for ten minutes."""
+    depths = case.recent(Metric.DEPTH, _LONG)
+    if len(depths) * case.snapshot.interval < 0.9 * _LONG:
+        return False
+    return depths[0] < depths[len(depths) // 2] < depths[-1] and depths[-1] - depths[0] > _STANDSTILL * _LONG
 
 
 def _outflow(channel: Channel) -> Iterator[Evidence]:
