@@ -311,12 +311,13 @@ class BuriedReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Consumers hold messages and have finished none, on all nodes that answer and on which they hold any."""
+    """Consumers hold messages and have finished none: on all nodes that answer and on which they hold any, or on some."""
 
     since: float
     is_older: bool = False  # it was so when nsqadmin started
     timed_out: int = 0  # messages that have timed out since
     has_held_up: bool = False  # other messages have waited for a minute since
+    nodes: tuple[str, ...] = ()  # these nodes only; on others, consumers go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

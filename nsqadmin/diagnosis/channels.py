@@ -127,7 +127,8 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
     stall, now = channel.stall, case.snapshot.taken_at
     if stall is None or _requeues(channel, case) is not None:  # those that give all back are failing, not stuck
         return
-    rows = _answering(channel)
+    rows = [row for row in _answering(channel) if not stall.nodes or row.node in stall.nodes]
+    on, there = (f" on {len(rows)} of {counted(len(channel.nodes), 'node')}", " there") if stall.nodes else ("", "")
     waiting, in_flight = sum(row.depth for row in rows), sum(row.in_flight_count for row in rows)
     if stall.timed_out:
         least = _MINUTE / 2  # a proof, so it need not last as long
@@ -152,9 +153,10 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D7",
         Severity.PROBLEM if is_sure else Severity.WARNING,
-        f"Consumers are stuck: nothing finished for {'at least ' * stall.is_older}{in_minutes(lasts)}, "
+        f"Consumers are stuck{on}: nothing finished{there} for {'at least ' * stall.is_older}{in_minutes(lasts)}, "
         + (f"{waiting:,} waiting" if waiting else f"{in_flight:,} in flight"),
         f"Find out what the handlers wait for. If the work simply takes long, {remedy}.",
+        *([say("stuck on", ", ".join(stall.nodes))] if stall.nodes else []),
         number("timed out since", stall.timed_out),
         number("waiting", waiting),
         number("in flight", in_flight),
@@ -162,6 +164,7 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
         *_worst(channel, case),
         window=lasts,
         is_inferred=not stall.timed_out,
+        others=stall.nodes or tuple(row.node for row in channel.nodes),
     )
 
 

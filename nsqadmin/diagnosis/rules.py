@@ -75,7 +75,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "D4": Rule(Family.DELIVERY, Effect.STUCK, spreads=True),
     "D5": Rule(Family.DELIVERY, Effect.STUCK),
     "D6": Rule(Family.DELIVERY, Effect.GROWING),
-    "D7": Rule(Family.DELIVERY, Effect.STUCK),
+    "D7": Rule(Family.DELIVERY, Effect.STUCK, spreads=True),
     "D13": Rule(Family.DELIVERY, Effect.WAITING),
     "D14": Rule(Family.DELIVERY, Effect.STUCK),
     "D20": Rule(Family.DELIVERY, Effect.STUCK, is_switch=True, spreads=True),

@@ -224,6 +224,18 @@ def test_d7_begins_after_a_minute_and_stays_until_something_is_finished(
     assert {finding.rule for finding in stuck(stall, depth=depth)} == rules
 
 
+def test_d7_stuck_on_one_node_says_so() -> None:
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, oldest_in_flight=400.0)
+    rows = (
+        channel_node(depth=50, in_flight_count=5, clients=(reader,)),
+        channel_node("n2:4151", depth=7, in_flight_count=1, clients=(client("n2:4151", finish_rate=40.0),)),
+    )
+    found = about(channel(*rows, stall=stalled(400.0, has_held_up=True, nodes=("n1:4151",))))
+    (finding,) = [it for it in found if it.rule == "D7"]
+    assert finding.verdict == "Consumers are stuck on 1 of 2 nodes: nothing finished there for 6 min, 50 waiting"
+    assert said(finding)["stuck on"] == "n1:4151"
+
+
 def test_d7_a_consumer_with_room_for_more_may_collect_messages_to_finish_them_together() -> None:
     batcher = client(ready_count=1000, in_flight_count=30, finish_rate=0.0, oldest_in_flight=400.0)
     row = channel_node(depth=0, in_flight_count=30, clients=(batcher,))
