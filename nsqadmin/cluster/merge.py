@@ -23,9 +23,11 @@ from nsqadmin.cluster.model import (
 )
 
 if TYPE_CHECKING:
+    from nsqadmin.cluster.flow import Standstill
     from nsqadmin.cluster.model import ChannelNode, Counts, TopicNode
     from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart
 
+_LASTING: Final = 300.0  # seconds; a shorter standstill on some nodes may be one slow message on each
 _STANDSTILL: Final = 0.01  # messages a second; a channel that shrinks more slowly gets no drain time
 
 
@@ -175,24 +177,30 @@ class Merger:
         )
 
     def _stall(self, parts: Sequence[ChannelPart], silent: tuple[str, ...]) -> Stall | None:
-        timed_out, found = 0, []
+        """Return the standstill of the whole channel, or of those nodes on which one has lasted."""
+        found: list[tuple[ChannelNode, Standstill]] = []
+        working: list[ChannelNode] = []  # consumers hold or finish messages, and there is no standstill
         for part in parts:
             if part.row.node in silent:
                 continue
-            standstill = part.flow.standstill
-            if standstill is not None:
-                found.append(standstill)
-                timed_out += max(part.row.timeout_count - standstill.timed_out_before, 0)
-            elif part.row.in_flight_count:
-                return None
+            if part.flow.standstill is not None:
+                found.append((part.row, part.flow.standstill))
+            elif part.row.in_flight_count or part.rates.finished:
+                working.append(part.row)
+        lasting = [(row, it) for row, it in found if it.has_held_up and self._now - it.since >= _LASTING]
+        if lasting and len(lasting) < len(found):
+            working += [row for row, it in found if (row, it) not in lasting]
+        if working:
+            found = lasting
         if not found:
             return None
-        last = max(found, key=lambda it: it.since)
+        last = max((it for _, it in found), key=lambda it: it.since)
         return Stall(
             since=self._wall - (self._now - last.since),
             is_older=last.is_older,
-            timed_out=timed_out,
-            has_held_up=any(it.has_held_up for it in found),
+            timed_out=sum(max(row.timeout_count - it.timed_out_before, 0) for row, it in found),
+            has_held_up=any(it.has_held_up for _, it in found),
+            nodes=tuple(row.node for row, _ in found) if working else (),
         )
 
 

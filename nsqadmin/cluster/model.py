@@ -312,12 +312,13 @@ class BuriedReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Consumers hold messages and have finished none, on all nodes that answer and on which they hold any."""
+    """Consumers hold messages and have finished none: on all nodes that answer and on which they hold any, or on some."""
 
     since: float
     is_older: bool = False  # it was so when nsqadmin started
     timed_out: int = 0  # messages that have timed out since
     has_held_up: bool = False  # other messages have waited for a minute since
+    nodes: tuple[str, ...] = ()  # these nodes only; on others, consumers go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -580,7 +581,7 @@ class Finding:
     channel: str = ""
     node: str = ""  # the address of an nsqd or an nsqlookupd
     facet: str = ""  # for rules with several findings about one node: which of them this is
-    others: tuple[str, ...] = ()  # addresses of further nodes or nsqlookupds that it rests on
+    others: tuple[str, ...] = ()  # addresses of further nodes or nsqlookupds that it rests on, or where it is
     evidence: tuple[Evidence, ...] = ()
     window: float = 0.0  # seconds that the rule looked back; 0: only at this moment
     since: float = 0.0  # when it was first found, at this severity

@@ -56,8 +56,11 @@ def moment(value: Any) -> float:
 def by_our_clock(timestamp: Any, skew: float) -> float | None:
     """Convert a time in nanoseconds by a node's clock to seconds by ours; None if the node doesn't send it.
 
-    `skew` is how many seconds the node's clock is ahead of ours.
+    `skew` is how many seconds the node's clock is ahead of ours. Raise TypeError or ValueError for an implausible time.
     """
-    if timestamp is None or not (seconds := moment(timestamp / _NANOSECONDS)):
+    if timestamp is None:
+        return None
+    check_numbers(timestamp)  # dividing a number of 400 digits would raise OverflowError
+    if not (seconds := moment(timestamp / _NANOSECONDS)):
         return None
     return seconds - (skew if abs(skew) >= _LEAST_SKEW else 0.0)

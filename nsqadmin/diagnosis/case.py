@@ -86,6 +86,7 @@ class Case:
         window: float = 0.0,
         is_inferred: bool = False,
         action: str = "",
+        others: tuple[str, ...] = (),
     ) -> Finding:
         effect = RULES[rule].effect if rule in RULES else Effect.WAITING
         is_loss = effect is Effect.LOST
@@ -100,6 +101,7 @@ class Case:
             window=window,
             is_inferred=is_inferred,
             action=action,
+            others=others,
             weight=impact(
                 effect,
                 severity,

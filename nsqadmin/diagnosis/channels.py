@@ -17,6 +17,7 @@ from nsqadmin.diagnosis.words import age, counted, in_minutes, name_of, number, 
 
 _MINUTE: Final = 60.0
 _RECENT: Final = 5 * _MINUTE
+_LONG: Final = 10 * _MINUTE
 _FEW: Final = 2  # samples; fewer show no trend
 _STANDSTILL: Final = 0.05  # messages a second
 _REQUEUED: Final = 0.2  # share of deliveries
@@ -91,6 +92,7 @@ def _nobody_there(channel: Channel, case: Case) -> Iterator[Finding]:
         number("waiting there", sum(row.depth for row in without)),
         number("consumers elsewhere", channel.client_count),
         is_inferred=True,
+        others=tuple(row.node for row in without),
     )
 
 
@@ -125,12 +127,15 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
     stall, now = channel.stall, case.snapshot.taken_at
     if stall is None or _requeues(channel, case) is not None:  # those that give all back are failing, not stuck
         return
-    rows = _answering(channel)
+    rows = [row for row in _answering(channel) if not stall.nodes or row.node in stall.nodes]
+    on, there = (f" on {len(rows)} of {counted(len(channel.nodes), 'node')}", " there") if stall.nodes else ("", "")
     waiting, in_flight = sum(row.depth for row in rows), sum(row.in_flight_count for row in rows)
     if stall.timed_out:
         least = _MINUTE / 2  # a proof, so it need not last as long
     else:
         least = _MINUTE if waiting or stall.has_held_up else _RECENT
+        if least == _RECENT and not _is_saturated(channel):
+            return  # with room for more, they may collect messages for minutes, to finish them together
     lasts = now - stall.since
     holders = [it for row in rows for it in row.clients or () if it.in_flight_count]
     if lasts < least or any(is_busy(it, now) for it in holders):
@@ -148,9 +153,10 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D7",
         Severity.PROBLEM if is_sure else Severity.WARNING,
-        f"Consumers are stuck: nothing finished for {'at least ' * stall.is_older}{in_minutes(lasts)}, "
+        f"Consumers are stuck{on}: nothing finished{there} for {'at least ' * stall.is_older}{in_minutes(lasts)}, "
         + (f"{waiting:,} waiting" if waiting else f"{in_flight:,} in flight"),
         f"Find out what the handlers wait for. If the work simply takes long, {remedy}.",
+        *([say("stuck on", ", ".join(stall.nodes))] if stall.nodes else []),
         number("timed out since", stall.timed_out),
         number("waiting", waiting),
         number("in flight", in_flight),
@@ -158,6 +164,7 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
         *_worst(channel, case),
         window=lasts,
         is_inferred=not stall.timed_out,
+        others=stall.nodes or tuple(row.node for row in channel.nodes),
     )
 
 
@@ -187,11 +194,17 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
     growth = channel.growth  # as if no policy removed messages: losing them is no way to keep up
     if growth is None or growth <= _STANDSTILL or not _is_saturated(channel):
         return
-    finished = case.mean(Metric.FINISHED, 2 * _MINUTE)
-    incoming = case.mean(Metric.INCOMING, 2 * _MINUTE)
-    if finished <= _STANDSTILL or incoming <= finished:
+    if min(case.recent(Metric.DEPTH, _MINUTE), default=channel.depth) <= 0:
+        return  # a short burst, so far
+    window = 2 * _MINUTE
+    if case.mean(Metric.FINISHED, window) <= _STANDSTILL:
+        window = _LONG  # they take long for each message, and may even hang while something goes on sending TOUCH
+        if case.mean(Metric.FINISHED, window) <= _STANDSTILL and not _has_grown(case):
+            return
+    finished, incoming = case.mean(Metric.FINISHED, window), case.mean(Metric.INCOMING, window)
+    if incoming <= finished:
         return
-    times = f"{incoming / finished:.1f} times"
+    times = f"{incoming / finished:.1f} times" if finished > _STANDSTILL else "many times"
     is_limited = _is_limited(channel)
     yield case.finding(
         "D6",
@@ -207,9 +220,17 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
         number("in flight", channel.in_flight_count),
         number("ready count", channel.ready_count or 0),
         *_lag(channel),
-        window=2 * _MINUTE,
+        window=window,
         is_inferred=True,
     )
+
+
+def _has_grown(case: Case) -> bool:
+    """Return True if ever more messages have waited for ten minutes."""
+    depths = case.recent(Metric.DEPTH, _LONG)
+    if len(depths) * case.snapshot.interval < 0.9 * _LONG:
+        return False
+    return depths[0] < depths[len(depths) // 2] < depths[-1] and depths[-1] - depths[0] > _STANDSTILL * _LONG
 
 
 def _outflow(channel: Channel) -> Iterator[Evidence]:

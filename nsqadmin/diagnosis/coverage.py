@@ -1,7 +1,8 @@
 """People's marks on incidents, and what each of them covers.
 
 A mark covers the findings that it was set on, each up to the severity that it had then. It holds for an incident if it
-covers all of the incident's findings that are no remarks. So it doesn't matter how findings are grouped into incidents:
+covers all of the incident's findings that are no remarks. Some findings spread, for example from one node to four:
+then the mark covers those places only (`rules.py`). So it doesn't matter how findings are grouped into incidents:
 whatever is worse than it was, or was not there, is not covered, and muting one thing never hides another. One exception
 keeps groups quiet: the mark of a group also covers a new member, if that is a warning of a rule that the mark knows.
 
@@ -23,7 +24,7 @@ from typing import Final
 
 from nsqadmin.cluster.model import Finding, Severity
 from nsqadmin.diagnosis.incident import Mark  # noqa: TC001 - from_json reads annotations at run time
-from nsqadmin.diagnosis.rules import name_of_rule
+from nsqadmin.diagnosis.rules import name_of_rule, rule_of
 
 MOST_MARKS: Final = 1000
 MOST_COVERED: Final = 200_000  # findings, by all marks together
@@ -37,19 +38,24 @@ class Covering:
     key: str  # of the incident that it was set on
     mark: Mark
     covers: Mapping[str, Severity] = field(default_factory=dict)  # by the findings' keys
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the findings that may spread
     rules: Mapping[str, Severity] = field(default_factory=dict)  # of further members; empty: it covers only part of it
     seen: float = 0.0  # when something that it covers was last there
     is_over: bool = False  # it once did not hold, and now only does for users who see a part
     ended: tuple[str, ...] = ()  # the same for some of the findings, which had moved to another incident
 
     def has(self, finding: Finding) -> bool:
+        return self.has_severity_of(finding) and set(_places(finding)).issubset(self.places.get(finding.key, ()))
+
+    def has_severity_of(self, finding: Finding) -> bool:
         return finding.key in self.covers and _is_up_to(finding.severity, self.covers[finding.key])
 
     def has_for_all(self, finding: Finding) -> bool:
         return self.has(finding) and not self.is_over and finding.key not in self.ended
 
     def has_rule_of(self, finding: Finding) -> bool:
-        covered = None if self.is_over else self.rules.get(name_of_rule(finding))
+        is_member = finding.key in self.covers
+        covered = None if self.is_over or is_member else self.rules.get(name_of_rule(finding))
         return covered is not None and finding.severity is not Severity.PROBLEM and _is_up_to(finding.severity, covered)
 
 
@@ -79,8 +85,9 @@ class Coverage:
             name = name_of_rule(it)
             rules[name] = min(it.severity, rules.get(name, it.severity), key=_SEVERITIES.__getitem__)
         covers = {it.key: it.severity for it in findings}
+        places = {it.key: where for it in findings if (where := _places(it))}
         self._seen.pop((key, mark.by), None)
-        self._set((*others, Covering(key=key, mark=mark, covers=covers, rules=rules, seen=mark.at)))
+        self._set((*others, Covering(key=key, mark=mark, covers=covers, places=places, rules=rules, seen=mark.at)))
         return True
 
     def take_back(self, key: str, findings: Iterable[Finding], *, is_whole: bool) -> None:
@@ -147,12 +154,19 @@ class Coverage:
         """Return a mark that was set on this whole incident, and isn't over."""
         return next((it.mark for it in self._by_incident.get(key, ()) if it.rules and not it.is_over), None)
 
-    def uncovered(self, key: str, findings: Sequence[Finding]) -> tuple[Finding, bool] | None:
-        """Return the first finding that no mark covers, and whether one has covered it in a milder form."""
+    def uncovered(self, key: str, findings: Sequence[Finding]) -> tuple[Finding, str] | None:
+        """Return the first finding that no mark covers, and why not; None if all are covered."""
         for it in findings:
             if self._covering(key, it, is_whole=True) is None:
-                return it, it.key in self._by_finding
+                return it, self._news_of(it)
         return None
+
+    def _news_of(self, finding: Finding) -> str:
+        known = self._by_finding.get(finding.key, ())
+        if not known:
+            return "this is new"
+        has_spread = any(it.has_severity_of(finding) and not it.has(finding) for it in known)
+        return "this has spread" if has_spread else f"this is a {finding.severity} now"
 
     def _covering(self, key: str, finding: Finding, *, is_whole: bool) -> Covering | None:
         """Return the mark that covers the finding for the longest time."""
@@ -188,6 +202,10 @@ class Coverage:
 
 def _end(covering: Covering) -> float:
     return covering.mark.until if covering.mark.until is not None else inf
+
+
+def _places(finding: Finding) -> tuple[str, ...]:
+    return finding.others if rule_of(finding).spreads else ()
 
 
 def _is_up_to(severity: Severity, covered: Severity) -> bool:

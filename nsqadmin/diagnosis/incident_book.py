@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 BLIP: Final = 600.0  # seconds that an incident may be away and still have its past
 MOST: Final = 1000  # incidents to follow; further ones are shown without their past
+_MUCH: Final = 8.0  # bits of impact: one step of effect
 _MOST_TURNS: Final = 12  # of one incident
 _COMPARE: Final = 30.0  # seconds over which we measure growth
 _FIRST: Final = 2  # snapshots after the start; what they show may have begun long before
@@ -108,14 +109,16 @@ class Book:
         marks = self._marks
         told = [it for key, it in gone.items() if self._is_told(key)]
         self._snapshot, self._open = snapshot, None
-        self._forget(now)
+        self._forget(now, before or now)
         no_groups = {key for key, it in gone.items() if it.cause.kind is not CauseKind.PATTERN}
         self._incidents = group(snapshot, known=self._records.keys() - no_groups)
         here = {it.key for it in self._incidents}
         last = {it.key: self._opened(it) for it in told if it.key not in here}
         if len(self._acknowledged):
             self._acknowledged.see({finding.key for finding in snapshot.findings}, now, most_away=BLIP)
-        followed = self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=_badness)[:MOST]
+        followed = (
+            self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=self._badness)[:MOST]
+        )
         news = {it.key: self._follow(it, now, before) for it in followed}
         self._look_up_changes(followed, news, now)
         worse = {key for key, what in news.items() if what is _News.WORSE}
@@ -125,6 +128,14 @@ class Book:
         return tuple(self._changes(followed, worse, last))
 
     # Records
+
+    def _badness(self, incident: Incident) -> tuple[object, ...]:
+        """Return the sort key of the incidents to follow. One that we follow stays unless another is much worse.
+
+        Otherwise small changes would exchange incidents at the limit, and each time listeners would hear of new ones.
+        """
+        bonus = _MUCH if self._is_told(incident.key) else 0.0
+        return incident.severity is Severity.INFO, -incident.weight - bonus, incident.key
 
     def _follow(self, incident: Incident, now: float, before: float) -> _News:
         """Bring the incident's record up to date."""
@@ -208,10 +219,13 @@ class Book:
                 recent = recent or Recent(self._activity(), self._snapshot.findings, since=now - 2 * BEFORE)
                 self._records[incident.key] = replace(record, changes=recent.before(incident, record.began))
 
-    def _forget(self, now: float) -> None:
-        """Drop incidents that have been away longer than a blip, and beyond the limit the longest away."""
+    def _forget(self, now: float, before: float) -> None:
+        """Drop incidents that have been away longer than a blip, and beyond the limit the longest away.
+
+        What was there in the last snapshot, `before`, was not away, even if that is long ago: the machine may have slept.
+        """
         self._muted.forget(it for it in self._muted if (it.mark.until or 0.0) <= now)
-        kept = [record for record in self._records.values() if record.last_seen >= now - BLIP]
+        kept = [record for record in self._records.values() if record.last_seen >= min(now - BLIP, before)]
         kept.sort(key=lambda record: -record.last_seen)
         self._records = {record.key: record for record in kept[:MOST]}
 
@@ -436,10 +450,6 @@ def _counted(incidents: Iterable[tuple[Severity, bool, bool]]) -> Counts:
     )
 
 
-def _badness(incident: Incident) -> tuple[object, ...]:
-    return incident.severity is Severity.INFO, -incident.weight, incident.key
-
-
 def _order(it: Open) -> tuple[object, ...]:
     """Return the sort key of a card. Impacts count by powers of two, so that small changes don't move cards."""
     is_remark = it.incident.severity is Severity.INFO
@@ -459,11 +469,11 @@ def _with_numbers(then: Numbers) -> str:
     return f", {numbers.exact(then.waiting)} waiting" if then.waiting else ""
 
 
-def _reopening(incident: Incident, mark: Mark, finding: Finding, is_known: bool) -> str:
+def _reopening(incident: Incident, mark: Mark, finding: Finding, news: str) -> str:
     """Say why a mark no longer holds."""
     said = f"Muted by {mark.by} until {numbers.moment(mark.until)}" if mark.until else f"Acknowledged by {mark.by}"
     about = finding.node
     if finding.topic:
         about = f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic
     verdict = finding.verdict if about in (incident.subject, "") else f"{about}: {finding.verdict}"
-    return f"{said}; reopened because {f'this is a {finding.severity} now' if is_known else 'this is new'}: {verdict}"
+    return f"{said}; reopened because {news}: {verdict}"

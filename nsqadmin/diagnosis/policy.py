@@ -65,6 +65,7 @@ def stopped_itself(channel: Channel, case: Case) -> Iterator[Finding]:
         number("waiting", channel.depth),
         say("paused on", ", ".join(row.node for row in rows)),
         action=Kind.UNPAUSE_CHANNEL,
+        others=tuple(row.node for row in rows),
     )
 
 

@@ -64,6 +64,7 @@ class Rule(NamedTuple):
     is_switch: bool = False  # somebody has switched it, so it is over as soon as it is switched back
     patience: float = 0.0  # seconds that it has to last before it is shown
     echo: float = 0.0  # seconds for which it is still found after its cause is gone, because it looks at rates
+    spreads: bool = False  # its findings name where it is in `others`, and with more of these it is worse
 
 
 _OF_A_START: Final = 30.0  # seconds in which consumers connect to a node that has come back
@@ -75,13 +76,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "D1": Rule(Family.DELIVERY, Effect.WAITING, is_switch=True),
     "D2": Rule(Family.DELIVERY, Effect.WAITING, is_switch=True),
     "D3": Rule(Family.DELIVERY, Effect.STUCK),
-    "D4": Rule(Family.DELIVERY, Effect.STUCK, patience=_OF_A_START),
+    "D4": Rule(Family.DELIVERY, Effect.STUCK, patience=_OF_A_START, spreads=True),
     "D5": Rule(Family.DELIVERY, Effect.STUCK),
     "D6": Rule(Family.DELIVERY, Effect.GROWING),
-    "D7": Rule(Family.DELIVERY, Effect.STUCK),
+    "D7": Rule(Family.DELIVERY, Effect.STUCK, spreads=True),
     "D13": Rule(Family.DELIVERY, Effect.WAITING),
     "D14": Rule(Family.DELIVERY, Effect.STUCK),
-    "D20": Rule(Family.DELIVERY, Effect.STUCK, is_switch=True),
+    "D20": Rule(Family.DELIVERY, Effect.STUCK, is_switch=True, spreads=True),
     # What consumers do with messages
     "D8": Rule(Family.HANDLING, Effect.WAITING),
     "D9": Rule(Family.HANDLING, Effect.WAITING, echo=_OF_RATES),
@@ -109,7 +110,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "D16:health": Rule(Family.HEALTH, Effect.AWAY),
     "D16:token": Rule(Family.ACCESS),
     "D16:draining": Rule(Family.DRAINING),
-    "D16:registration": Rule(Family.REGISTRATION, Effect.WAITING),
+    "D16:registration": Rule(Family.REGISTRATION, Effect.WAITING, spreads=True),
     "D16:twin": Rule(Family.REGISTRATION),
     "D16:version": Rule(Family.VERSION),
     "D16:clock": Rule(Family.CLOCK),

@@ -176,7 +176,9 @@ def _accused(channel: Channel, finding: Finding) -> list[ChannelNode]:
         is_accused = _has_no_consumer
     elif rule_of(finding).effect is Effect.LOST:
         is_accused = _loses
-    return [row for row in channel.nodes if is_accused(row)] or list(channel.nodes)
+    places = [row for row in channel.nodes if row.node in finding.others] if rule_of(finding).spreads else []
+    places = places or list(channel.nodes)
+    return [row for row in places if is_accused(row)] or places
 
 
 def _has_messages(row: ChannelNode) -> bool:

@@ -66,9 +66,10 @@ class KeptNodes:
             has_history=raw["has_history"],
             left_at=now,
         )
-        topics = {str(name): _topic(announced.address, part) for name, part in raw["topics"].items()}
+        at = now - max(0.0, self._wall() - answered_at)  # so that rates are right if the node has kept running
+        topics = {str(name): _topic(announced.address, part, at) for name, part in raw["topics"].items()}
         node.answer = NodeAnswer(
-            at=now - max(0.0, self._wall() - answered_at),  # so that rates are right if the node has kept running
+            at=at,
             topics=topics,
             producers=None,
             has_clients=False,
@@ -112,16 +113,16 @@ def _sparse(row: TopicNode | ChannelNode) -> dict[str, Any]:
     }
 
 
-def _topic(node: str, dumped: Sequence[Any]) -> TopicPart:
+def _topic(node: str, dumped: Sequence[Any], at: float) -> TopicPart:
     row, channels = dumped
     return TopicPart(
         row=from_json(TopicNode, {**row, "node": node}),
         rates=UNKNOWN_RATES,
-        channels={str(name): _channel(node, channel) for name, channel in channels.items()},
+        channels={str(name): _channel(node, channel, at) for name, channel in channels.items()},
         packed=b"",
     )
 
 
-def _channel(node: str, dumped: Mapping[str, Any]) -> ChannelPart:
+def _channel(node: str, dumped: Mapping[str, Any], at: float) -> ChannelPart:
     row = from_json(ChannelNode, {**dumped, "node": node, "clients": None})
-    return ChannelPart(row, UNKNOWN_RATES, first_flow(0.0, row), {})
+    return ChannelPart(row, UNKNOWN_RATES, first_flow(at, row), {})

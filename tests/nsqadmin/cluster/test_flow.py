@@ -301,3 +301,22 @@ def possible_changes(seen: list[tuple[float, int, int]]) -> tuple[float, float]:
         recent = earlier
     changes = [(depth - before) / (now - at) for at, before, _ in recent]
     return min(changes), max(changes)
+
+
+def test_a_node_whose_consumers_hang_is_named_while_others_go_on() -> None:
+    play = Play("n1:1", "n2:1")
+
+    def hangs(at: int) -> dict[str, Any]:
+        return {"message_count": 100 + 50 * at, "depth": 50 * at, "in_flight_count": 5, "clients": [worker()]}
+
+    def works(at: int) -> dict[str, Any]:
+        in_flight = at % 3  # at some moments nothing is in flight
+        clients = [worker(50 * at - in_flight)]
+        return {"message_count": 50 * at, "in_flight_count": in_flight, "clients": clients}
+
+    for at in minutes(10):
+        stall = play.sweep(n1=hangs(at), n2=works(at)).stall
+        if play.now < 300:
+            assert stall is None or stall.since == WALL + play.now
+        elif play.now > 300:
+            assert stall == Stall(since=WALL + STEP, is_older=True, has_held_up=True, nodes=("n1:1",))

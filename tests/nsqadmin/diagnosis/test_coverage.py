@@ -40,8 +40,29 @@ def test_a_mark_does_not_hold_for_what_is_worse_or_new() -> None:
     assert coverage.of(KEY, [A, replace(A, rule="D7")]) is None
     assert coverage.of(KEY, [A, replace(B, severity=PROBLEM)]) is None
     assert coverage.of("another", [A, B]) is None
-    assert coverage.uncovered(KEY, [replace(A, severity=PROBLEM)]) == (replace(A, severity=PROBLEM), True)
-    assert coverage.uncovered(KEY, [A, replace(B, severity=PROBLEM)]) == (replace(B, severity=PROBLEM), False)
+    assert coverage.uncovered(KEY, [replace(A, severity=PROBLEM)]) == (
+        replace(A, severity=PROBLEM),
+        "this is a problem now",
+    )
+    assert coverage.uncovered(KEY, [A, replace(B, severity=PROBLEM)]) == (replace(B, severity=PROBLEM), "this is new")
+
+
+def test_a_mark_does_not_hold_for_further_places() -> None:
+    here = Finding(
+        rule="D16",
+        facet="registration",
+        severity=WARNING,
+        verdict="v",
+        advice="a",
+        node="n1:1",
+        others=("l1:1", "l2:1"),
+    )
+    coverage, further = marked(here), replace(here, others=("l1:1", "l2:1", "l3:1"))
+    assert coverage.of(KEY, [replace(here, others=("l2:1",))]) == ANA
+    assert coverage.of(KEY, [further]) is None
+    assert coverage.uncovered(KEY, [further]) == (further, "this has spread")
+    compared = replace(here, rule="D26", facet="")  # its `others` only say with whom it was compared
+    assert marked(compared).of(KEY, [replace(compared, others=("n3:1",))]) == ANA
 
 
 def test_a_further_warning_of_the_same_rule_is_no_news_in_a_group() -> None:

@@ -140,6 +140,28 @@ def test_d6_is_not_over_because_the_rest_is_dropped_or_expires() -> None:
     assert said(finding)["expired"] == "57/s"
 
 
+def test_d6_a_burst_of_less_than_a_minute_is_none() -> None:
+    reader = client(ready_count=10, in_flight_count=10, finish_rate=40.0)
+    it = channel(channel_node(depth=500, in_flight_count=10, clients=(reader,)), net_rate=56.0)
+    assert about(it, Trends(finished=[40, 40], incoming=[95, 97], depth=[0, 250, 500])) == []
+    assert only(about(it, Trends(finished=[40, 40], incoming=[95, 97], depth=[1, 250, 500]))).rule == "D6"
+
+
+@pytest.mark.parametrize(("step", "rules"), [(4, ["D6", "D41"]), (0, ["D41"])], ids=["grows", "stays"])
+def test_d6_consumers_that_only_send_touch_while_more_and_more_waits(step: int, rules: list[str]) -> None:
+    """Their handlers hang, and something in the background goes on with TOUCH: for ten minutes, that may be long work."""
+    worker = client(ready_count=1, in_flight_count=1, finish_rate=0.0, oldest_in_flight=700.0, last_touch=NOW - 5)
+    row = channel_node(depth=900, in_flight_count=1, clients=(worker,))
+    it = channel(row, net_rate=step / 5, stall=Stall(since=NOW - 700))
+    depths = [900 - step * back for back in reversed(range(120))]
+    still = [0.0] * 120
+    found = about(it, Trends(finished=still, incoming=[step / 5] * 120, depth=depths))
+    assert [finding.rule for finding in found] == rules
+    assert [finding.rule for finding in about(it, Trends(finished=still, incoming=still, depth=depths[-60:]))] == [
+        "D41"
+    ]
+
+
 def limited(**fields: Any) -> Channel:
     """Return a channel with two consumers and a limit of one message in flight, which is reached."""
     holder = client(ready_count=100, in_flight_count=1, oldest_in_flight=68.0, **fields)
@@ -200,6 +222,26 @@ def test_d7_begins_after_a_minute_and_stays_until_something_is_finished(
     stall: Stall | None, depth: int, rules: set[str]
 ) -> None:
     assert {finding.rule for finding in stuck(stall, depth=depth)} == rules
+
+
+def test_d7_stuck_on_one_node_says_so() -> None:
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, oldest_in_flight=400.0)
+    rows = (
+        channel_node(depth=50, in_flight_count=5, clients=(reader,)),
+        channel_node("n2:4151", depth=7, in_flight_count=1, clients=(client("n2:4151", finish_rate=40.0),)),
+    )
+    found = about(channel(*rows, stall=stalled(400.0, has_held_up=True, nodes=("n1:4151",))))
+    (finding,) = [it for it in found if it.rule == "D7"]
+    assert finding.verdict == "Consumers are stuck on 1 of 2 nodes: nothing finished there for 6 min, 50 waiting"
+    assert said(finding)["stuck on"] == "n1:4151"
+
+
+def test_d7_a_consumer_with_room_for_more_may_collect_messages_to_finish_them_together() -> None:
+    batcher = client(ready_count=1000, in_flight_count=30, finish_rate=0.0, oldest_in_flight=400.0)
+    row = channel_node(depth=0, in_flight_count=30, clients=(batcher,))
+    assert about(channel(row, stall=stalled(400.0))) == []
+    full = replace(row, clients=(replace(batcher, ready_count=30),))
+    assert only(about(channel(full, stall=stalled(400.0)))).rule == "D7"
 
 
 def test_d7_tells_that_it_may_have_begun_before_nsqadmin() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqadmin.cluster.model import Activity, Finding, Health, Severity, Snapshot
+from nsqadmin.cluster.model import Activity, Finding, Health, Severity, Snapshot, Topic
 from nsqadmin.diagnosis.incident import ChangeKind, Counts, Mark, Open
 from nsqadmin.diagnosis.incident_book import BLIP, MOST, Book, in_view
 from nsqadmin.diagnosis.marks import muted_until
@@ -408,6 +408,16 @@ def test_an_incident_that_is_absorbed_by_a_group_is_not_over() -> None:
     assert book.present() == set()
 
 
+def test_an_incident_outlives_a_gap_between_two_snapshots_and_is_closed_in_the_end() -> None:
+    """The machine has slept for an hour, or its clock was set."""
+    book = started()
+    assert kinds(book, picture()) == [("opened", "orders/c")]
+    assert kinds(book, picture(at=BLIP + 3000, since=NOW)) == []
+    shown = book.open()[0]
+    assert (shown.began, shown.then, shown.turns) == (NOW, shown.incident.numbers, ())
+    assert kinds(book, quiet(BLIP + 3005)) == [("closed", "orders/c")]
+
+
 def test_a_group_of_what_is_known_is_no_news() -> None:
     book = started()
     book.observe(group_of(0, "t1", "t2"))
@@ -541,6 +551,25 @@ def test_the_book_is_bounded() -> None:
     book.observe(quiet(30))
     assert len(book.dump()["records"]) <= MOST
     assert not book.mute(shown[0].key, replace(ANA, until=NOW + 900))  # it is over
+
+
+def test_each_incident_is_opened_once_even_if_there_are_more_than_are_followed() -> None:
+    book, opened = Book(), 0
+    words = [f"{a}{b}{c}" for a in "abcdefghijk" for b in "abcdefghijk" for c in "abcdefghijk"]  # no common pattern
+    assert len(words) > MOST
+    for at in range(5):
+        found = [
+            Finding(
+                rule="D3", severity=Severity.PROBLEM, verdict="v", advice="a", topic=word, weight=20 + (number + at) % 3
+            )
+            for number, word in enumerate(words)
+        ]
+        opened += len(book.observe(snapshot(*map(lone, words), findings=tuple(found), taken_at=NOW + 5 * at)))
+    assert opened == MOST
+
+
+def lone(name: str) -> Topic:
+    return topic(channel(topic=name), name=name)
 
 
 def test_begins_and_marks_survive_a_restart() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nsqadmin.cluster.model import Finding, Health, Severity, Snapshot
@@ -94,3 +96,9 @@ def test_a_finding_that_no_share_explains_is_about_all_of_them() -> None:
     it = channel(channel_node("n1:4151"), channel_node("n2:4151"))
     standing = Standing((finding("D8", topic="t", channel="c"),))
     assert [standing.share(it, row).word for row in it.nodes] == ["Problem", "Problem"]
+
+
+def test_consumers_that_are_stuck_on_one_node_say_nothing_about_the_others() -> None:
+    it = channel(channel_node("n1:4151", depth=50), channel_node("n2:4151", depth=7))
+    standing = Standing((replace(finding("D7", topic="t", channel="c"), others=("n1:4151",)),))
+    assert [standing.share(it, row).word for row in it.nodes] == ["Problem", "OK"]

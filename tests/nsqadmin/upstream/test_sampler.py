@@ -39,6 +39,7 @@ class FakeNode:
         self.name = name
         self.port = 0
         self.depth = 0
+        self.in_flight = 0
         self.start_time = 1
         self.asked = 0
         self.body: bytes | None = None
@@ -54,7 +55,11 @@ class FakeNode:
             return json.dumps(
                 {"hostname": self.name, "broadcast_address": "127.0.0.1", "http_port": self.port, "tcp_port": 1}
             ).encode()
-        channel = {"channel_name": "c", "depth": self.depth, "message_count": self.depth, "client_count": 0}
+        channel: dict[str, object] = {"channel_name": "c", "depth": self.depth, "message_count": self.depth}
+        channel |= {"client_count": 0}
+        if self.in_flight:
+            channel |= {"client_count": 1, "clients": [{"remote_address": "c:1", "in_flight_count": self.in_flight}]}
+            channel |= {"in_flight_count": self.in_flight, "message_count": self.depth + self.in_flight}
         topic = {"topic_name": "t", "channels": [channel], "message_count": self.depth}
         document = {"version": "1.3.0", "health": "OK", "start_time": self.start_time, "topics": [topic]}
         document |= {"remote": self.remote} if self.remote else {}
@@ -265,6 +270,27 @@ def test_a_restarted_nsqadmin_knows_what_a_dead_node_had(tmp_path: Path) -> None
     run_with_threads(test)
 
 
+def test_a_restarted_nsqadmin_does_not_think_that_consumers_have_been_stuck_for_days(tmp_path: Path) -> None:
+    node, path = FakeNode("one"), str(tmp_path / "history")
+    node.depth = node.in_flight = 5
+
+    async def test() -> None:
+        port = take_port()
+        async with sampled(node, port=port) as sampler:
+            await sampler.refresh()
+            await series_file.save(path, {"charts": sampler.store, "nodes": sampler.kept_nodes})
+        later = time.time() + 20
+        async with sampled(node, port=port, history=path, wall=lambda: later) as sampler:
+            shown = await sampler.refresh()
+            channel = shown.channel("t", "c")
+            assert channel is not None
+            assert channel.stall is not None
+            assert channel.stall.since == pytest.approx(later - 20, abs=5)
+            assert [it.rule for it in shown.findings if it.channel] == []
+
+    run_with_threads(test)
+
+
 def test_nobody_is_asked_twice_at_once_and_viewers_cost_nothing() -> None:
     node = FakeNode("one")
 
@@ -290,6 +316,7 @@ def test_nobody_is_asked_twice_at_once_and_viewers_cost_nothing() -> None:
         b'{"topics":{"a":1}}',
         b'{"topics":[{"topic_name":"t","depth":NaN}]}',
         b'{"topics":[{"topic_name":"t","depth":1e999}]}',
+        b'{"topics":[{"topic_name":"t","expires_at":1%b}]}' % (b"0" * 400),
     ],
 )
 def test_an_answer_that_is_none_is_a_node_that_is_down(body: bytes) -> None:

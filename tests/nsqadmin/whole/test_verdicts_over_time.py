@@ -266,3 +266,24 @@ def test_a_verdict_outlives_its_node_until_the_node_is_back_or_forgotten() -> No
     world.gone["n3:4151"] = 4000
     play(world, 4130, since=4000)
     assert not states(world)
+
+
+def spreading(at: float, node_name: str, name: str) -> ChannelNode:
+    """Return a row of orders/shipping, which has no consumer on n2 from 300 s on, and from 900 s on n3 and n4 either."""
+    row = healthy(at, node_name, name)
+    lacks = within(at, (300, HOUR)) if node_name == "n2:4151" else node_name in ("n3:4151", "n4:4151") and at >= 900
+    return replace(row, depth=int(at), clients=(), client_count=0) if name == "shipping" and lacks else row
+
+
+def test_a_mute_does_not_cover_nodes_to_which_it_spreads() -> None:
+    world = World(spreading)
+    play(world, 600)
+    (key,) = states(world)
+    assert world.book.mute(key, Mark(by="ana", at=NOW + 600, until=NOW + 4 * HOUR))
+    play(world, 900, since=600)
+    assert [it.state for it in states(world).values()] == ["muted"]
+    play(world, 930, since=900)
+    (shown,) = states(world).values()
+    assert shown.state == "open"
+    assert "reopened because this has spread: 3 of 5 nodes have no consumer" in shown.turns[-1].text
+    assert [it.kind for it in world.changes] == [ChangeKind.OPENED, ChangeKind.WORSE]
