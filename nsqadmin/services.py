@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsqadmin.access import Policy
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.actions.execution import Executor
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.policies import PolicyQuestions
     from nsqadmin.upstream.queries import Queries
     from nsqadmin.upstream.sampler import Sampler
+    from nsqcommon.certificate_files import CertificateFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Services:
     policies: PolicyQuestions | None = None
     groups: GroupQuestions | None = None
     sampler: Sampler | None = None
+    certificates: Sequence[CertificateFiles[Any]] = ()
 
     @property
     def options(self) -> Options:

@@ -60,7 +60,7 @@ class CertificateFiles(Generic[T]):
         """
         self.use = use
         self.error = ""  # why the newest version of the files isn't in use
-        self._paths = tuple(dict.fromkeys(path for path in paths if path))
+        self.paths = tuple(dict.fromkeys(path for path in paths if path))
         self._build = build
         self._path = certificate
         self._clock = clock
@@ -121,7 +121,7 @@ class CertificateFiles(Generic[T]):
 
     def _log_loaded(self) -> None:
         if (it := self.certificate) is None:
-            log.info("TLS: loaded the files for %s files=%s", self.use, ",".join(self._paths))
+            log.info("TLS: loaded the files for %s files=%s", self.use, ",".join(self.paths))
         elif self.is_expired:
             log.warning("TLS: the certificate for %s has expired subject=%s expires=%s", *self._described(it))
         else:
@@ -131,7 +131,7 @@ class CertificateFiles(Generic[T]):
         return self.use, certificate.subject, _moment(certificate.expires)
 
     def _look(self) -> tuple[_Status | None, ...]:
-        return tuple(_status_of(path) for path in self._paths)
+        return tuple(_status_of(path) for path in self.paths)
 
     def _read(self) -> Certificate | None:
         """Return our own certificate, or None if there is none, or if only OpenSSL understands it."""
@@ -164,6 +164,11 @@ class RenewedContext(ssl.SSLContext):
         self._files.now.set_alpn_protocols(alpn_protocols)
 
 
+def renewable(*files: CertificateFiles[Any] | None) -> tuple[CertificateFiles[Any], ...]:
+    """Return those of the arguments that have files to follow. The system's authorities are loaded only once."""
+    return tuple(it for it in files if it is not None and it.paths)
+
+
 def load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
     """Load a certificate and its key. An empty `key` means that the key is in the certificate's file.
 
@@ -177,8 +182,8 @@ def load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ValueError(f"{key or certificate} is not the key of {certificate}") from error
-        if error.reason is not None and "PEM" not in error.reason and error.library != "PEM":
-            raise ValueError(f"{certificate} - {error.reason.lower().replace('_', ' ')}") from error
+        if error.library == "SSL" and (reason := str(error.reason or "")):  # such as: ee key too small
+            raise ValueError(f"{certificate} - {reason.lower().replace('_', ' ')}") from error
         if not _is_whole(text):
             raise ValueError(f"{certificate} has no complete certificate in PEM format") from error
         raise ValueError(f"{key or certificate} has no usable private key") from error

@@ -11,6 +11,7 @@ from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.model import Channel, Severity, Topic
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, text_answer
+from nsqcommon.certificate_files import certificate_metrics
 from nsqcommon.prometheus import CONTENT_TYPE, Metric, Sample, counter, exposition, gauge
 from nsqcommon.version import NSQ_VERSION, suite_version
 
@@ -79,6 +80,7 @@ class _Monitoring:
                 sampler.busy_share if sampler is not None else 0.0,
             ),
             incident_metric(self._services.incidents.seen_by(identity)),
+            *certificate_metrics("nsqadmin", self._services.certificates),
         ]
         body = exposition(
             [*own, *cluster_metrics(snapshot), *topic_metrics(topics), *condition_metrics(snapshot, identity.sees)]
