@@ -283,7 +283,7 @@ def test_a_renewed_certificate_is_for_new_clients_and_the_others_go_on(
     options = Options(tls_cert=str(ours.certificate), tls_key=str(ours.key), tls_client_auth_policy=policy)
     files = server_files(options)
     assert files is not None
-    node.tls_server = TlsServer(lambda: files.now())
+    node.tls_server = TlsServer(lambda: files.now(), clock=lambda: node.now)
 
     def connect() -> tuple[Client, TlsLayer]:
         client = node.client()
