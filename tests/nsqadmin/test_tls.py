@@ -15,7 +15,7 @@ import trio
 from nsqadmin.daemon import Listening, run
 from nsqadmin.options import Options
 from nsqcommon.startup import StartupError
-from tests.support.certificates import Certificates, copy_certificate, make_certificates, renewed
+from tests.support.certificates import Certificates, common_name, copy_certificate, make_certificates, renewed
 
 LIMIT = 30.0
 
@@ -54,7 +54,7 @@ class Browser:
     @property
     def shown(self) -> str:
         """Return the name in the server's certificate."""
-        return str(dict(pair for (pair,) in self.stream.getpeercert()["subject"])["commonName"])
+        return common_name(self.stream.getpeercert())
 
     def forget(self) -> None:
         """Forget what has come until now."""

@@ -16,7 +16,7 @@ from nsqcommon.certificate import read_certificate
 from nsqcommon.startup import StartupError
 from nsqlookupd.daemon import Listening, run
 from nsqlookupd.options import Options
-from tests.support.certificates import Certificates, copy_certificate, make_certificates, renewed
+from tests.support.certificates import Certificates, common_name, copy_certificate, make_certificates, renewed
 
 LIMIT = 30.0
 
@@ -149,9 +149,9 @@ def test_a_renewed_certificate_is_for_new_connections_on_both_listeners(
 
     async def name_at(listener: socket.socket) -> str:
         stream = await connect(listener)
-        shown = dict(pair for (pair,) in stream.getpeercert()["subject"])["commonName"]
+        shown = common_name(stream.getpeercert())
         await trio.aclose_forcefully(stream)
-        return str(shown)
+        return shown
 
     async def test() -> None:
         async with lookupd(ours) as listening:

@@ -6,7 +6,7 @@ import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.support.needs import need
 
@@ -48,6 +48,11 @@ def renewed(folder: Path, stem: str, subject: str, *, days: int = 2) -> Certific
     ours = ["-addext", "basicConstraints=critical,CA:FALSE", "-days", str(days)]
     openssl(*_NEW, *names, *signed, *ours, "-keyout", made.key, "-out", made.certificate)
     return made
+
+
+def common_name(shown: Any) -> str:
+    """Return the name in a certificate, as `getpeercert` shows it."""
+    return str(dict(pair for (pair,) in shown["subject"])["commonName"])
 
 
 def copy_certificate(source: Certificates, target: Certificates) -> None:

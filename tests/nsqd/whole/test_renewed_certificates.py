@@ -7,7 +7,14 @@ import ssl
 from pathlib import Path
 
 from tests.nsqd.whole.workers import Workers
-from tests.support.certificates import Certificates, copy_certificate, make_certificates, renewed, replace_file
+from tests.support.certificates import (
+    Certificates,
+    common_name,
+    copy_certificate,
+    make_certificates,
+    renewed,
+    replace_file,
+)
 from tests.support.client import TIMEOUT, open_socket
 from tests.support.process import eventually
 
@@ -30,7 +37,7 @@ class SecureClient:
     @property
     def shown(self) -> str:
         """Return the name in the server's certificate."""
-        return str(dict(pair for (pair,) in (self.tls.getpeercert() or {})["subject"])["commonName"])
+        return common_name(self.tls.getpeercert())
 
     def publish(self, body: bytes) -> None:
         self.tls.sendall(b"PUB t\n" + len(body).to_bytes(4, "big") + body)
