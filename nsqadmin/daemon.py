@@ -6,12 +6,12 @@ import logging
 import platform
 import resource
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import trio
@@ -39,6 +39,7 @@ from nsqadmin.messages import endpoints, group_endpoints, selection_endpoints
 from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
 from nsqadmin.services import Services
+from nsqadmin.tls import server_files
 from nsqadmin.upstream.client import opened
 from nsqadmin.upstream.groups import GroupQuestions
 from nsqadmin.upstream.policies import PolicyQuestions
@@ -47,13 +48,18 @@ from nsqadmin.upstream.sampler import Sampler
 from nsqadmin.webhook.sender import IncidentWebhook
 from nsqcommon import web
 from nsqcommon.budget import Budget
+from nsqcommon.certificate_files import CertificateFiles, renewable
 from nsqcommon.daemon import tune_garbage_collection, version_line, wait_for_signal
+from nsqcommon.handshake import MOST_UNDER_WAY, TlsServer
 from nsqcommon.net import bind, close_listener, format_listener
 from nsqcommon.origin import OwnHosts
 from nsqcommon.recipients import host_and_port
 from nsqcommon.startup import StartupError
+from nsqcommon.streams.tls import TlsLayer
 
 if TYPE_CHECKING:
+    import ssl
+
     from starlette.applications import Starlette
 
     from nsqadmin.access import Policy
@@ -68,53 +74,117 @@ log = logging.getLogger(__name__)
 _RESERVED_DESCRIPTORS: Final = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The open sockets. If an option has port 0, the system has chosen the port."""
+
+    http: socket.socket | None
+    https: socket.socket | None
+
+    @property
+    def named(self) -> list[tuple[str, socket.socket]]:
+        both = (("HTTP", self.http), ("HTTPS", self.https))
+        return [(name, listener) for name, listener in both if listener is not None]
+
+
 async def run(
     options: Options,
     *,
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
-    task_status: trio.TaskStatus[socket.socket] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a file can't be used."""
     policy = read_policy(options)
     settings = Settings(options)
     activity = ActivityLog(options.audit_file)
-    listener = bind(options.http_address)
-    try:
+    files = server_files(options)
+    with _listening(options) as listening:
         log.info("%s", version_line("nsqadmin"))
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
             if options.snapshot:
-                services = _still_services(settings, policy, activity, open_saved(options.snapshot))
+                certificates = renewable(files)
+                services = _still_services(settings, policy, activity, open_saved(options.snapshot), certificates)
             else:
                 upstream = await stack.enter_async_context(opened(options))
-                services = await _live_services(nursery, settings, policy, activity, upstream)
-            await nursery.start(partial(web.serve, _app(services), [listener], budget=_budget()))
-            log.info("HTTP: listening on %s", format_listener(listener))
+                certificates = renewable(files, upstream.files)
+                services = await _live_services(nursery, settings, policy, activity, upstream, certificates)
+            for certificate in certificates:
+                nursery.start_soon(certificate.follow)
+            await _start_serving(nursery, _app(services), listening, files)
+            for name, listener in listening.named:
+                log.info("%s: listening on %s", name, format_listener(listener))
             tune_garbage_collection()
-            task_status.started(listener)
+            task_status.started(listening)
             await wait_for_shutdown()
-            log.info("HTTP: closing %s", format_listener(listener))
+            for name, listener in listening.named:
+                log.info("%s: closing %s", name, format_listener(listener))
             services.hub.close()
             if services.webhook is not None:
                 await services.webhook.finish()
             nursery.cancel_scope.cancel()
-    finally:
-        close_listener(listener)
 
 
-def _budget() -> Budget:
+@contextmanager
+def _listening(options: Options) -> Iterator[Listening]:
+    with ExitStack() as opened:
+
+        def listen(address: str) -> socket.socket:
+            listener = bind(address)
+            opened.callback(close_listener, listener)
+            return listener
+
+        yield Listening(
+            http=listen(options.http_address) if options.http_address else None,
+            https=listen(options.https_address) if options.serves_https else None,
+        )
+
+
+async def _start_serving(
+    nursery: trio.Nursery, app: Starlette, listening: Listening, files: CertificateFiles[ssl.SSLContext] | None
+) -> None:
+    most = _most_connections() // len(listening.named)
+    https = None
+    if listening.https is not None:
+        assert files is not None, "without them the listener is not opened"
+        tls = TlsServer(lambda: TlsLayer(files.now, server_side=True), most=min(MOST_UNDER_WAY, most // 2))
+        https = web.Https(listener=listening.https, tls=tls, budget=Budget(most, "HTTPS"))
+    plain = [listening.http] if listening.http is not None else []
+    await nursery.start(partial(web.serve, app, plain, budget=Budget(most, "HTTP"), https=https))
+
+
+def _most_connections() -> int:
     """Return how many connections browsers and scripts may open. The other descriptors are for nodes and files."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Budget(int(descriptors) - min(_RESERVED_DESCRIPTORS, int(descriptors) // 2), "HTTP")
+    return int(descriptors) - min(_RESERVED_DESCRIPTORS, int(descriptors) // 2)
 
 
-def _still_services(settings: Settings, policy: Policy, activity: ActivityLog, view: SavedView) -> Services:
+def _still_services(
+    settings: Settings,
+    policy: Policy,
+    activity: ActivityLog,
+    view: SavedView,
+    certificates: Sequence[CertificateFiles[Any]],
+) -> Services:
     book = Book(view.activity)
     book.observe(view.snapshot)
-    return Services(settings=settings, view=view, policy=policy, hub=Hub(view, book), incidents=book, activity=activity)
+    return Services(
+        settings=settings,
+        view=view,
+        policy=policy,
+        hub=Hub(view, book),
+        incidents=book,
+        activity=activity,
+        certificates=certificates,
+    )
 
 
 async def _live_services(
-    nursery: trio.Nursery, settings: Settings, policy: Policy, activity: ActivityLog, upstream: Upstream
+    nursery: trio.Nursery,
+    settings: Settings,
+    policy: Policy,
+    activity: ActivityLog,
+    upstream: Upstream,
+    certificates: Sequence[CertificateFiles[Any]],
 ) -> Services:
     queries = Queries(lambda: settings.options, upstream)
     notifier = Notifier(settings.options)
@@ -160,6 +230,7 @@ async def _live_services(
         incidents=book,
         activity=activity,
         webhook=webhook,
+        certificates=certificates,
     )
 
 
@@ -206,7 +277,8 @@ def _app(services: Services) -> Starlette:
 
 
 def _own_hosts(options: Options) -> OwnHosts:
-    return OwnHosts([platform.node(), host_and_port(options.http_address)[0]], options.allowed_host)
+    addresses = (options.http_address, options.https_address if options.serves_https else "")
+    return OwnHosts([platform.node(), *(host_and_port(it)[0] for it in addresses)], options.allowed_host)
 
 
 def _masking_of(options: Options) -> Masking:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, replace
 from posixpath import normpath
+from typing import Final
 from urllib.parse import urlsplit
 
 from nsqcommon.net import AddressError, parse_address
 from nsqcommon.option_kinds import SECRET_URLS
-from nsqcommon.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, option
+from nsqcommon.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, one_of, option
 from nsqcommon.origin import check_hosts
 from nsqcommon.passwords import mask_url
 from nsqcommon.recipients import Recipients
 from nsqcommon.startup import StartupError
+
+TLS_1_2: Final = "tls1.2"
+TLS_1_3: Final = "tls1.3"
+TLS_VERSION: Final = one_of(TLS_1_2, TLS_1_3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +27,16 @@ class Options(BaseOptions):
 
     # addresses
     http_address: str = option(
-        "0.0.0.0:4171", "address to listen on for HTTP clients: host:port, or the path of a unix socket"
+        "0.0.0.0:4171",
+        "address to listen on for HTTP clients: host:port, or the path of a unix socket; empty: only HTTPS",
+    )
+    https_address: str = option(
+        "0.0.0.0:4172", "address to listen on for HTTPS clients, if --tls-cert is given: host:port; empty: no HTTPS"
     )
     allowed_host: tuple[str, ...] = option(
         (),
-        "host name by which browsers may call nsqadmin, besides localhost, any IP address, the machine's name and that of "
-        "--http-address; *: any name, for a proxy that checks it",
+        "host name by which browsers may call nsqadmin, besides localhost, any IP address, the machine's name and those "
+        "of --http-address and --https-address; *: any name, for a proxy that checks it",
         toml="allowed_hosts",
     )
     base_path: str = option("/", "path in front of every URL, if a proxy passes it on")
@@ -36,6 +45,11 @@ class Options(BaseOptions):
     )
     nsqd_http_address: tuple[str, ...] = option((), "HTTP address of an nsqd", toml="nsqd_http_addresses")
     snapshot: str = option("", "file to show instead of a cluster, as GET /api/v2/snapshot returns it; read-only")
+
+    # HTTPS
+    tls_cert: str = option("", "path to the certificate file for HTTPS; read again when it has been renewed")
+    tls_key: str = option("", "path to the key file; empty: the key is in the certificate file")
+    tls_min_version: str = option(TLS_1_2, "lowest TLS version: tls1.2 or tls1.3", kind=TLS_VERSION)
 
     # requests to nsqd and nsqlookupd
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, "how long to wait for a connection", kind=DURATION)
@@ -131,6 +145,7 @@ class Options(BaseOptions):
 
     def checked(self) -> Options:
         self._check_cluster()
+        self._check_listeners()
         if self.http_client_tls_cert and not self.http_client_tls_key:
             raise StartupError("--http-client-tls-key must be specified with --http-client-tls-cert")
         if self.http_client_tls_key and not self.http_client_tls_cert:
@@ -163,6 +178,16 @@ class Options(BaseOptions):
             raise StartupError("--nsqd-http-address or --lookupd-http-address required")
         elif self.lookupd_http_address and self.nsqd_http_address:
             raise StartupError("use --nsqd-http-address or --lookupd-http-address not both")
+
+    def _check_listeners(self) -> None:
+        if not self.tls_cert and self.tls_key:
+            raise StartupError("--tls-key needs --tls-cert")
+        if not self.http_address and not self.serves_https:
+            raise StartupError("without --http-address nsqadmin needs --tls-cert and --https-address")
+
+    @property
+    def serves_https(self) -> bool:
+        return bool(self.tls_cert and self.https_address)
 
     @property
     def prefix(self) -> str:

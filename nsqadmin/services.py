@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsqadmin.access import Policy
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.actions.execution import Executor
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.queries import Queries
     from nsqadmin.upstream.sampler import Sampler
     from nsqadmin.webhook.sender import IncidentWebhook
+    from nsqcommon.certificate_files import CertificateFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,7 @@ class Services:
     groups: GroupQuestions | None = None
     sampler: Sampler | None = None
     webhook: IncidentWebhook | None = None  # None: no URL is given
+    certificates: Sequence[CertificateFiles[Any]] = ()
 
     @property
     def options(self) -> Options:

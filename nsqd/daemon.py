@@ -11,14 +11,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import time_ns
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import trio
 
 from nsqcommon import logs, web
 from nsqcommon.budget import Budget
+from nsqcommon.certificate_files import CertificateFiles, certificate_metrics, renewable
 from nsqcommon.cors import Cors
 from nsqcommon.daemon import first_of, tune_garbage_collection, version_line, wait_for_signal
+from nsqcommon.handshake import TlsServer
 from nsqcommon.net import listening_port
 from nsqcommon.options import MILLISECOND, seconds
 from nsqcommon.origin import OwnHosts
@@ -64,11 +66,10 @@ from nsqd.start import locked_store, opened_store, recovered_broker, remote_copy
 from nsqd.stats.memory import memory_now
 from nsqd.stats.statsd import StatsdLines, full_prefix, packets
 from nsqd.stats.statsd_push import push_to_statsd
-from nsqd.tls import VERIFIED, tls_server
+from nsqd.tls import VERIFIED, server_files
 from nsqd.turn import Turn
 
 if TYPE_CHECKING:
-    from nsqcommon.handshake import TlsServer
     from nsqcommon.poller import MakeHandler
     from nsqd.broker.broker import Broker
     from nsqd.broker.idle import Expired
@@ -94,6 +95,7 @@ class _Trust:
     tls: TlsServer | None
     auth: auth_servers.AuthSettings | None
     rights: RightsFile | None
+    certificates: tuple[CertificateFiles[Any], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,7 @@ class _Node:
 
     options: Options
     trust: _Trust
+    certificates: tuple[CertificateFiles[Any], ...]
     policy: PolicyFile | None
     changes: Changes
     store: DiskStore
@@ -248,7 +251,8 @@ async def _serve(
 
 def _assemble(options: Options, trust: _Trust, policy: PolicyFile | None, store: DiskStore) -> _Node:
     broker = recovered_broker(store, options, policy or NO_RULES)
-    lookupds = Lookup(broker, settings_of(options, hostname=platform.node(), node=store.data_path.node))
+    lookup_settings = settings_of(options, hostname=platform.node(), node=store.data_path.node)
+    lookupds = Lookup(broker, lookup_settings)
     lookupds.configure(options.lookupd_tcp_address)
     make_turn = partial(_turn_of, broker, store, lookupds)
     poller = Poller(make_turn, busy_poll=seconds(options.busy_poll))
@@ -268,6 +272,7 @@ def _assemble(options: Options, trust: _Trust, policy: PolicyFile | None, store:
     return _Node(
         options=options,
         trust=trust,
+        certificates=(*trust.certificates, *renewable(lookup_settings.files)),
         policy=policy,
         changes=Changes(time_ns),
         store=store,
@@ -340,6 +345,8 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     nursery.start_soon(timers.apply_retention, broker, turn, lambda: store.settings.retention_interval)
     nursery.start_soon(node.readers_file.keep)
     nursery.start_soon(timers.sweep_leases, node.leasing.leases, turn, node.first_http_consumer)
+    for certificate in node.certificates:
+        nursery.start_soon(certificate.follow)
     if trust.tls is not None:
         nursery.start_soon(timers.return_memory, trust.tls)
     if node.options.statsd_address:
@@ -400,7 +407,14 @@ async def _push_to_statsd(broker: Broker, options: Options) -> None:
 
 
 def _trust_of(options: Options) -> _Trust:
-    return _Trust(tls=tls_server(options), auth=auth_servers.settings_of(options), rights=_rights_of(options))
+    files = server_files(options)
+    auth = auth_servers.settings_of(options)
+    return _Trust(
+        tls=TlsServer(lambda: files.now()) if files is not None else None,
+        auth=auth,
+        rights=_rights_of(options),
+        certificates=renewable(files, auth.files if auth is not None else None),
+    )
 
 
 def _policy_of(options: Options) -> PolicyFile | None:
@@ -500,6 +514,7 @@ async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> Async
         same_site=SameSite(_own_hosts(options), strict=options.http_same_site, cors=cors, taking=TAKING),
         cors=cors,
         unfinished=node.unfinished,
+        certificate_metrics=partial(certificate_metrics, "nsqd", node.certificates),
     )
     async with web.open_web(app, poller=node.poller, grace=seconds(options.drain_timeout)) as web_server:
         yield Acceptors(

@@ -1,4 +1,7 @@
-"""Builds TLS contexts from nsqd's options: its own certificate, and its demands on clients' certificates."""
+"""Builds TLS contexts from nsqd's options: its own certificate, and its demands on clients' certificates.
+
+`CertificateFiles` calls these functions again for renewed files.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nsqcommon.handshake import TlsServer
+from nsqcommon.certificate_files import CertificateFiles, load_chain, reason_of
 from nsqcommon.startup import StartupError
 from nsqcommon.streams.tls import SecureLayer, TlsLayer
 from nsqcommon.version import how_to_install
@@ -19,14 +22,25 @@ ANY: Final = "require"
 VERIFIED: Final = "require-verify"  # with any other word we don't ask for a certificate, as in NSQ
 
 
-def tls_server(options: Options) -> TlsServer | None:
-    """Return the server side of TLS, or None if TLS is off. Raises StartupError if the files are unusable."""
+MakeLayer = Callable[[], SecureLayer]
+
+
+def server_files(options: Options) -> CertificateFiles[MakeLayer] | None:
+    """Load the files of all listeners, or return None if TLS is off. Raises StartupError if the files are unusable.
+
+    What they make is the server's side of one connection.
+    """
     if not options.tls_cert and not options.tls_key:
         return None
+    paths = (options.tls_cert, options.tls_key, options.tls_root_ca_file)
+    return CertificateFiles("listeners", paths, partial(_layer_maker, options), certificate=options.tls_cert)
+
+
+def _layer_maker(options: Options) -> MakeLayer:
     context = _server_context(options)  # pyOpenSSL may serve instead, but ssl has the better error messages
     if options.tls_client_auth_policy == ANY:
-        return TlsServer(_any_certificate(options))
-    return TlsServer(partial(TlsLayer, context, server_side=True))
+        return _any_certificate(options)
+    return partial(TlsLayer, context, server_side=True)
 
 
 def _server_context(options: Options) -> ssl.SSLContext:
@@ -36,9 +50,9 @@ def _server_context(options: Options) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion(options.tls_min_version)
         if _is_old(options):
             context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL has no ciphers for such old versions at higher levels
-        context.load_cert_chain(options.tls_cert, options.tls_key)
+        load_chain(context, options.tls_cert, options.tls_key)
     except (OSError, ValueError) as error:
-        raise StartupError(f"failed to build TLS config - {error}") from error
+        raise StartupError(f"failed to build TLS config - {reason_of(error)}") from error
     if options.tls_root_ca_file:
         _trust(context, options.tls_root_ca_file)
     elif options.tls_client_auth_policy == VERIFIED:
@@ -48,7 +62,7 @@ def _server_context(options: Options) -> ssl.SSLContext:
     return context
 
 
-def _any_certificate(options: Options) -> Callable[[], SecureLayer]:
+def _any_certificate(options: Options) -> MakeLayer:
     try:
         from nsqcommon.streams import any_certificate
     except ImportError as error:
@@ -64,8 +78,12 @@ def _any_certificate(options: Options) -> Callable[[], SecureLayer]:
         raise StartupError(f"failed to build TLS config - {error}") from error
 
 
-def client_context(options: Options) -> ssl.SSLContext:
-    """Return the context for HTTPS requests to an authorization server. Raises StartupError if the file is unusable."""
+def client_files(options: Options) -> CertificateFiles[ssl.SSLContext]:
+    """Load the file for HTTPS requests to an authorization server. Raises StartupError if the file is unusable."""
+    return CertificateFiles("authorization servers", (options.tls_root_ca_file,), partial(_client_context, options))
+
+
+def _client_context(options: Options) -> ssl.SSLContext:
     if options.tls_root_ca_file:
         _check_readable(options.tls_root_ca_file, what="client TLS")
     try:

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic, time_ns
+from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from nsqcommon import web
 from nsqcommon.budget import Budget
+from nsqcommon.certificate_files import CertificateFiles, certificate_metrics, renewable
 from nsqcommon.daemon import tune_garbage_collection, version_line, wait_for_signal
 from nsqcommon.handshake import MOST_UNDER_WAY, TlsServer
 from nsqcommon.net import bind, close_listener, format_listener, listening_port
@@ -25,7 +26,6 @@ from nsqcommon.origin import OwnHosts
 from nsqcommon.recipients import host_and_port
 from nsqcommon.resolver import Resolver
 from nsqcommon.same_site import SameSite
-from nsqcommon.secure import SecureHandler
 from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.waiting import Waiting
@@ -34,12 +34,11 @@ from nsqlookupd.dial_back import DialBack, DialBackRules, is_ours
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
 from nsqlookupd.tcp import Clients, ConnectionLimits
-from nsqlookupd.tls import server_context
+from nsqlookupd.tls import server_files
 
 if TYPE_CHECKING:
     import ssl
 
-    from nsqcommon.poller import Connection, Handler
     from nsqlookupd.options import Options
 
 log = logging.getLogger(__name__)
@@ -64,13 +63,14 @@ async def run(
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a TLS file can't be used."""
-    context = server_context(options)
+    files = server_files(options)
+    certificates = renewable(files)
     trio.socket.set_custom_hostname_resolver(Resolver())
     with _listening(options) as listening:
         log.info("%s", version_line("nsqlookupd"))
         waiting, waiting_for_nodes = Waiting(), Waiting()
         registry = _registry(options, waiting, waiting_for_nodes)
-        clients = _clients(options, registry, _address(options, listening), context)
+        clients = _clients(options, registry, _address(options, listening), files)
         turn = clients.turn
         dial_back = DialBack(registry, turn, DialBackRules(options.networks, is_ours))
         if options.dial_back:
@@ -86,12 +86,15 @@ async def run(
             is_ready=lambda: is_ready,
             linger=web.linger,
             same_site=SameSite(_own_hosts(options), strict=True),
+            certificate_metrics=partial(certificate_metrics, "nsqlookupd", certificates),
         )
         # HTTP closes before nsqd's connections: otherwise the last answers over HTTP would list no producers.
         async with trio.open_nursery() as connections:
             connections.start_soon(turn.keep_time)
             connections.start_soon(turn.clear_departed)
             connections.start_soon(dial_back.run)
+            for certificate in certificates:
+                connections.start_soon(certificate.follow)
             await connections.start(clients.run)
             async with trio.open_nursery() as services:
                 services.start_soon(clients.accept, listening.tcp)
@@ -119,23 +122,9 @@ async def _serve_http(
     clients: Clients,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    budget = _http_budget()
-    poller, tls = clients.poller, clients.tls
-    async with web.open_web(app, poller=poller) as web_server, trio.open_nursery() as nursery:
-        if tls is None:
-            accept = partial(poller.accept, at_once=True)
-            nursery.start_soon(accept, listener, web_server.handler, budget)
-        else:
-            accept = partial(poller.accept, is_crowded=tls.queue_is_long)
-            nursery.start_soon(accept, listener, partial(_make_https, web_server, tls), budget)
+    async with web.open_web(app, poller=clients.poller) as web_server, trio.open_nursery() as nursery:
+        nursery.start_soon(web_server.accept, listener, _http_budget(), clients.tls)
         task_status.started()
-
-
-def _make_https(web_server: web.Web, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
-    note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
-    secure = SecureHandler(tls, now=monotonic(), wake=wake, note=note)
-    secure.inner = web_server.handler(connection, wake, secure=secure)
-    return secure
 
 
 def _registry(options: Options, waiting: Waiting, waiting_for_nodes: Waiting) -> Registry:
@@ -151,7 +140,9 @@ def _registry(options: Options, waiting: Waiting, waiting_for_nodes: Waiting) ->
     )
 
 
-def _clients(options: Options, registry: Registry, address: PeerAddress, context: ssl.SSLContext | None) -> Clients:
+def _clients(
+    options: Options, registry: Registry, address: PeerAddress, files: CertificateFiles[ssl.SSLContext] | None
+) -> Clients:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = ConnectionLimits(
         # The rest is for HTTP: consumers have to find their nodes however many TCP connections are open here.
@@ -159,9 +150,9 @@ def _clients(options: Options, registry: Registry, address: PeerAddress, context
         silence=max(_SHORTEST_SILENCE, 2 * seconds(options.inactive_producer_timeout)),
     )
     tls = None
-    if context is not None:
+    if files is not None:
         most = min(MOST_UNDER_WAY, limits.most // 2)
-        tls = TlsServer(partial(TlsLayer, context, server_side=True), most=most)
+        tls = TlsServer(lambda: TlsLayer(files.now, server_side=True), most=most)
     return Clients(registry, address, limits, tls)
 
 

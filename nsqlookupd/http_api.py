@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -55,6 +55,7 @@ def make_app(
     is_ready: Callable[[], bool],
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
     same_site: SameSite | None = None,
+    certificate_metrics: Callable[[], Sequence[Metric]] = lambda: (),
 ) -> HttpApi[Route]:
     """Return the ASGI application.
 
@@ -63,7 +64,14 @@ def make_app(
     """
     questions = _Questions(registry, turn, waiting, waiting_for_nodes, max_wait)
     changes = _Changes(registry, turn)
-    monitoring = _Monitoring(registry, turn, lambda: len(waiting) + len(waiting_for_nodes), connections, is_ready)
+    monitoring = _Monitoring(
+        registry,
+        turn,
+        lambda: len(waiting) + len(waiting_for_nodes),
+        connections,
+        is_ready,
+        certificate_metrics,
+    )
     routes = [
         Route("GET", "/ping", monitoring.ping),
         Route("GET", "/info", monitoring.info),
@@ -209,12 +217,14 @@ class _Monitoring:
         waiting: Callable[[], int],
         connections: Callable[[], int],
         is_ready: Callable[[], bool],
+        certificate_metrics: Callable[[], Sequence[Metric]],
     ) -> None:
         self._registry = registry
         self._turn = turn
         self._waiting = waiting
         self._connections = connections
         self._is_ready = is_ready
+        self._certificate_metrics = certificate_metrics
 
     async def ping(self, request: Request) -> Response:
         return plain("OK")
@@ -249,6 +259,7 @@ class _Monitoring:
             gauge("nsqlookupd_tombstones", "Producers hidden by a tombstone.", now.tombstones),
             gauge("nsqlookupd_waiting_lookups", "Requests waiting for a change.", self._waiting()),
             counter("nsqlookupd_changes_total", "Changes of the producers of any topic.", now.changes),
+            *self._certificate_metrics(),
         ]
 
 

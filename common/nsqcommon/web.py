@@ -20,6 +20,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Sized
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
@@ -46,15 +47,16 @@ from nsqcommon.http_api import (
 from nsqcommon.http_heads import BAD_REQUEST, HEADERS_TOO_LARGE, MOST_HEAD_BYTES, keeps_open, refusal_of
 from nsqcommon.polled_transport import ProtocolHandler
 from nsqcommon.poller import Poller
+from nsqcommon.secure import SecureHandler
 from nsqcommon.turn import in_turn
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from nsqcommon.budget import Budget
+    from nsqcommon.handshake import TlsServer
     from nsqcommon.http_api import Message, Receive, Request, Scope, Send
     from nsqcommon.poller import Connection as PollerConnection
-    from nsqcommon.secure import SecureHandler
 
 App = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
@@ -173,19 +175,30 @@ class _Turn:
         return False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Https:
+    """A listener for HTTPS. Its budget is its own, so that a crowd there leaves room for plain HTTP."""
+
+    listener: socket.socket
+    tls: TlsServer
+    budget: Budget
+
+
 async def serve(
     app: App,
     listeners: Sequence[socket.socket],
     *,
     budget: Budget,
+    https: Https | None = None,
     grace: float | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve listening, non-blocking sockets until cancelled. The caller has to close the listeners afterwards."""
     async with open_web(app, grace=grace) as web, trio.open_nursery() as nursery:
         for listener in listeners:
-            # There are no handshakes to finish first, so accept all waiting connections in one go.
-            nursery.start_soon(partial(web.poller.accept, listener, web.handler, budget, at_once=True))
+            nursery.start_soon(web.accept, listener, budget)
+        if https is not None:
+            nursery.start_soon(web.accept, https.listener, https.budget, https.tls)
         task_status.started()
 
 
@@ -237,6 +250,21 @@ class Web:
         if self._closing:
             protocol.shutdown()
         return handler
+
+    async def accept(self, listener: socket.socket, budget: Budget, tls: TlsServer | None = None) -> None:
+        """Serve the connections of a listener until cancelled, with TLS if `tls` is given."""
+        if tls is None:
+            # There are no handshakes to finish first, so accept all waiting connections in one go.
+            await self.poller.accept(listener, self.handler, budget, at_once=True)
+        else:
+            make = partial(self._secure_handler, tls)
+            await self.poller.accept(listener, make, budget, is_crowded=tls.queue_is_long)
+
+    def _secure_handler(self, tls: TlsServer, connection: PollerConnection, wake: Callable[[], None]) -> SecureHandler:
+        note = partial(_log.info, "[%s] HTTPS - %s", connection.peer)
+        secure = SecureHandler(tls, now=monotonic(), wake=wake, note=note)
+        secure.inner = self.handler(connection, wake, secure=secure)
+        return secure
 
     def take_over(
         self,

@@ -12,6 +12,7 @@ from nsqadmin.cluster.model import Channel, Severity, Topic
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, text_answer
 from nsqadmin.jobs.run_book import percentile
+from nsqcommon.certificate_files import certificate_metrics
 from nsqcommon.prometheus import CONTENT_TYPE, Metric, Sample, counter, exposition, gauge
 from nsqcommon.version import NSQ_VERSION, suite_version
 
@@ -104,6 +105,7 @@ class _Monitoring:
             ),
             incident_metric(self._services.incidents.seen_by(identity)),
             *(webhook_metrics(webhook.outboxes) if (webhook := self._services.webhook) is not None else ()),
+            *certificate_metrics("nsqadmin", self._services.certificates),
         ]
         if (jobs := self._services.jobs) is not None and jobs.book.has_reports:
             own += job_metrics(jobs.runs(identity), dropped=jobs.book.dropped)

@@ -31,6 +31,7 @@ from nsqadmin.upstream import sliced_json
 from nsqadmin.upstream.acting import user_header
 from nsqadmin.upstream.token import Token, Way
 from nsqadmin.upstream.unpacking import Body, TooLarge
+from nsqcommon.certificate_files import CertificateFiles, RenewedContext, load_chain, reason_of
 from nsqcommon.http_api import phrase
 from nsqcommon.options import seconds
 from nsqcommon.recipients import host_and_port
@@ -135,8 +136,9 @@ class Upstream:
         self._https_ports: dict[str, int] = {}  # of the nodes that only speak TLS, by address
         self._large = trio.CapacityLimiter(_MOST_LARGE)
         self._turn = trio.Lock()  # held for one slice of `in_slices`
+        self.files = client_files(options)
         self._client = httpx.AsyncClient(
-            verify=client_context(options),
+            verify=RenewedContext(self.files),
             trust_env=False,
             follow_redirects=False,
             headers=_HEADERS,
@@ -461,8 +463,13 @@ def _innermost(error: BaseException) -> BaseException:
         error = inner
 
 
-def client_context(options: Options) -> ssl.SSLContext:
-    """Return the TLS settings for all nodes. Raise StartupError, in NSQ's words, for invalid files."""
+def client_files(options: Options) -> CertificateFiles[ssl.SSLContext]:
+    """Load the TLS files for all nodes. Raise StartupError, in NSQ's words, for invalid files."""
+    paths = (options.http_client_tls_cert, options.http_client_tls_key, options.http_client_tls_root_ca_file)
+    return CertificateFiles("nodes", paths, partial(_client_context, options), certificate=options.http_client_tls_cert)
+
+
+def _client_context(options: Options) -> ssl.SSLContext:
     cert, key, root = (
         options.http_client_tls_cert,
         options.http_client_tls_key,
@@ -473,9 +480,9 @@ def client_context(options: Options) -> ssl.SSLContext:
         _trust(context, root)
     if cert:
         try:
-            context.load_cert_chain(cert, key)
+            load_chain(context, cert, key)
         except (OSError, ValueError) as error:
-            raise StartupError(f"failed to LoadX509KeyPair {cert}, {key} - {error}") from error
+            raise StartupError(f"failed to LoadX509KeyPair {cert}, {key} - {reason_of(error)}") from error
     if options.http_client_tls_insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -20,13 +20,14 @@ from urllib.parse import urlsplit
 import trio
 
 from nsqcommon import http_client
+from nsqcommon.certificate_files import CertificateFiles, RenewedContext
 from nsqcommon.net import join_host_port
 from nsqcommon.options import SECOND
 from nsqcommon.passwords import without_credentials
 from nsqcommon.turn import Turn, in_turn
 from nsqcommon.wakeup import Wakeup
 from nsqd.auth.grants import AuthQuestion, Grant, GrantError, decode_grant_stepwise
-from nsqd.tls import client_context
+from nsqd.tls import client_files
 
 if TYPE_CHECKING:
     from nsqcommon.wire.http_exchange import Answer
@@ -51,6 +52,7 @@ class AuthSettings:
     connect_timeout: float
     request_timeout: float
     tls: ssl.SSLContext
+    files: CertificateFiles[ssl.SSLContext] | None = None  # those of `tls`, if they may be renewed
 
 
 def settings_of(options: Options) -> AuthSettings | None:
@@ -60,7 +62,7 @@ def settings_of(options: Options) -> AuthSettings | None:
     """
     if not options.auth_http_address and not options.tls_root_ca_file:
         return None
-    tls = client_context(options)
+    files = client_files(options)
     if not options.auth_http_address:
         return None
     return AuthSettings(
@@ -68,7 +70,8 @@ def settings_of(options: Options) -> AuthSettings | None:
         posts=options.auth_http_request_method == "post",
         connect_timeout=options.http_client_connect_timeout / SECOND or inf,
         request_timeout=options.http_client_request_timeout / SECOND or inf,
-        tls=tls,
+        tls=RenewedContext(files),
+        files=files,
     )
 
 

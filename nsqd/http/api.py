@@ -41,10 +41,11 @@ from nsqd.http.topics import TopicEndpoints
 from nsqd.readers import Readers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from nsqcommon.cors import Cors
     from nsqcommon.http_api import Attend, Request
+    from nsqcommon.prometheus import Metric
     from nsqcommon.same_site import SameSite
     from nsqcommon.wire.unfinished import UnfinishedBodies
     from nsqd.broker.broker import Broker
@@ -82,6 +83,7 @@ def make_app(
     same_site: SameSite | None = None,
     cors: Cors | None = None,
     unfinished: UnfinishedBodies | None = None,
+    certificate_metrics: Callable[[], Sequence[Metric]] = lambda: (),
 ) -> HttpApi[GuardedRoute]:
     """Build the ASGI application. `run_trio`, `linger` and `attend` come from `nsqcommon.web`; tests pass their own.
 
@@ -92,7 +94,9 @@ def make_app(
     history = HistoryEndpoints(broker, reading, readers, monotonic)
     figures = LogFigures(reading.waiting, lambda: lags(readers, reading.history))
     handlers = _Handlers(
-        node=NodeEndpoints(calls, settings, node, start_drain, take_drain_back, is_draining, figures, policy),
+        node=NodeEndpoints(
+            calls, settings, node, start_drain, take_drain_back, is_draining, figures, policy, certificate_metrics
+        ),
         pub=PubEndpoints(calls, publishing),
         consuming=ConsumeEndpoints(calls, leasing),
         history=history,

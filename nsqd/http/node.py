@@ -22,8 +22,9 @@ from nsqd.stats.prometheus import nsqd_metrics
 from nsqd.stats.text import stats_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sized
+    from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 
+    from nsqcommon.prometheus import Metric
     from nsqcommon.slices import Slices
     from nsqd.broker.stats_records import BrokerSnapshot
     from nsqd.broker.store import RemoteSnapshot
@@ -68,6 +69,7 @@ class NodeEndpoints:
         is_draining: Callable[[], bool],
         logs: LogFigures,
         policy: PolicyFile | None,
+        certificate_metrics: Callable[[], Sequence[Metric]],
     ) -> None:
         self._calls = calls
         self._broker = calls.broker
@@ -78,6 +80,7 @@ class NodeEndpoints:
         self._is_draining = is_draining
         self._logs = logs
         self._policy = policy
+        self._certificate_metrics = certificate_metrics
         self._watchers = Watchers()
 
     async def ping(self, request: Request) -> Response:
@@ -116,7 +119,7 @@ class NodeEndpoints:
             policy_error=self._policy_error,
             policy_is_copy=self._policy is not None and self._policy.content.is_copy,
         )
-        body = await slices.joined(exposition_pieces(metrics))
+        body = await slices.joined(exposition_pieces([*metrics, *self._certificate_metrics()]))
         return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
 
     async def info(self, request: Request) -> Response:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
+from nsqcommon.certificate_files import CertificateFiles, RenewedContext, load_chain, reason_of
 from nsqcommon.options import SECOND
 from nsqcommon.startup import StartupError
 from nsqcommon.version import NSQ_VERSION
@@ -25,6 +27,7 @@ class LookupSettings:
     connect_timeout: float  # over HTTP
     request_timeout: float
     tls: ssl.SSLContext | None
+    files: CertificateFiles[ssl.SSLContext] | None = None  # those of `tls`, if they may be renewed
 
 
 def settings_of(options: Options, *, hostname: str, node: str) -> LookupSettings:
@@ -32,6 +35,7 @@ def settings_of(options: Options, *, hostname: str, node: str) -> LookupSettings
 
     Raises StartupError if the TLS files are invalid.
     """
+    files = _files_of(options) if options.lookupd_tls else None
     me = identify_body(
         broadcast_address=options.broadcast_address,
         hostname=hostname,
@@ -48,17 +52,25 @@ def settings_of(options: Options, *, hostname: str, node: str) -> LookupSettings
         most=min(options.max_body_size, options.max_identify_size),
         connect_timeout=options.http_client_connect_timeout / SECOND or inf,
         request_timeout=options.http_client_request_timeout / SECOND or inf,
-        tls=_tls_of(options),
+        tls=RenewedContext(files) if files is not None else None,
+        files=files,
     )
 
 
-def _tls_of(options: Options) -> ssl.SSLContext | None:
-    if not options.lookupd_tls:
-        return None
+def _files_of(options: Options) -> CertificateFiles[ssl.SSLContext]:
+    return CertificateFiles(
+        "nsqlookupd",
+        (options.lookupd_tls_root_ca_file, options.lookupd_tls_cert, options.lookupd_tls_key),
+        partial(_context_of, options),
+        certificate=options.lookupd_tls_cert,
+    )
+
+
+def _context_of(options: Options) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options.lookupd_tls_root_ca_file or None)
         if options.lookupd_tls_cert:
-            context.load_cert_chain(options.lookupd_tls_cert, options.lookupd_tls_key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise StartupError(f"failed to build client TLS config - {error}") from error
+            load_chain(context, options.lookupd_tls_cert, options.lookupd_tls_key)
+    except (OSError, ValueError) as error:
+        raise StartupError(f"failed to build client TLS config - {reason_of(error)}") from error
     return context

@@ -57,8 +57,8 @@ def test_failed_jobs_of_a_task_are_retried_in_three_clicks(page: Browser, shop: 
 def test_the_palette_finds_a_task(page: Browser) -> None:
     page.open("/")
     page.press("ctrl", "k")
-    page.wait("document.querySelectorAll('#found > li').length > 5")
+    page.wait("document.querySelectorAll('#palette-found > li').length > 5")
     page.press("charge")
-    page.wait("document.querySelector('#found > li')?.innerText.startsWith('shop.charge')")
+    page.wait("document.querySelector('#palette-found > li')?.innerText.startsWith('shop.charge')")
     page.press("enter")
     page.wait("location.pathname === '/jobs/task'")

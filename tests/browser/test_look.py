@@ -216,7 +216,7 @@ def test_the_key_x_is_listed_where_rows_have_a_box(still_page: Browser) -> None:
 def test_an_address_without_a_page_is_a_page_for_people_and_json_for_programs(still_page: Browser) -> None:
     still_page.open("/nope?x=1")
     assert still_page.text("h1") == "No such page"
-    assert still_page.count(".menu a") == 6
+    assert still_page.count(".menu a") == 7
     fetched = (
         "return fetch(arguments[0], {headers: arguments[1]}).then((it) => it.text().then((text) => [it.status, text]))"
     )

@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 Run = Callable[[str, Sequence[str]], NoReturn]  # a program with arguments, in this process
 
 PATIENCE: Final = 60.0
+_LISTENING: Final = re.compile("HTTPS?: listening on")  # nsqadmin may serve HTTPS only
 # With these flags the program is no daemon.
 OTHER: Final = ("fsck", "policy", "remote", "--help", "-h", "--version", "-version")
 
@@ -36,7 +37,7 @@ def main(program: str, arguments: Sequence[str], run: Run) -> int:
         run(program, arguments)
     place.write_text(str(pid), encoding="utf-8")
     deadline = time.monotonic() + PATIENCE
-    while "HTTP: listening on" not in (said := log.read_text(encoding="utf-8")):
+    while not _LISTENING.search(said := log.read_text(encoding="utf-8")):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended or time.monotonic() > deadline:
             sys.stderr.write(said)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Container
 from pathlib import Path
 
+from tests.support.certificates import make_certificates
 from tests.support.process import ROOT, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
@@ -30,9 +32,11 @@ def labels_in(text: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", text))
 
 
-def exported(daemon: Daemon, *, sometimes: Container[str] = ()) -> dict[str, tuple[str, set[str], str]]:
+def exported(
+    daemon: Daemon, *, sometimes: Container[str] = (), tls: ssl.SSLContext | None = None
+) -> dict[str, tuple[str, set[str], str]]:
     """Return what the daemon exports. `sometimes` are metrics that have samples only in some states."""
-    text = daemon.http("GET", "/metrics").body.decode()
+    text = daemon.http("GET", "/metrics", tls=tls).body.decode()
     found = {}
     for name, words, kind in re.findall(r"# HELP (\w+) (.*)\n# TYPE \w+ (\w+)\n", text):
         suffix = "_sum" if kind == "histogram" else ""
@@ -43,6 +47,11 @@ def exported(daemon: Daemon, *, sometimes: Container[str] = ()) -> dict[str, tup
     return found
 
 
+def tls_options(folder: Path) -> tuple[str, str]:
+    made = make_certificates(folder)
+    return f"tls-cert={made.certificate}", f"tls-key={made.key}"
+
+
 def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text(
@@ -51,7 +60,7 @@ def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
     )
     (tmp_path / "shared").mkdir()
     options = ("e2e-processing-latency-percentile=0.99", f"policy-file={policy}", f"remote=file://{tmp_path}/shared")
-    with Nsqd(tmp_path / "data", *options) as nsqd:
+    with Nsqd(tmp_path / "data", *options, *tls_options(tmp_path)) as nsqd:
         nsqd.post("/pub?topic=t", b"body")
         client = nsqd.connect()
         client.subscribe("t", "c", ready=1)
@@ -65,9 +74,11 @@ def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
         assert exported(nsqd) == documented("nsqd")
 
 
-def test_nsqlookupd_exports_what_the_page_says() -> None:
-    with Nsqlookupd() as nsqlookupd:
-        assert exported(nsqlookupd) == documented("nsqlookupd")
+def test_nsqlookupd_exports_what_the_page_says(tmp_path: Path) -> None:
+    with Nsqlookupd(*tls_options(tmp_path)) as nsqlookupd:
+        nsqlookupd.https_address = nsqlookupd.http_address
+        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        assert exported(nsqlookupd, tls=context) == documented("nsqlookupd")
 
 
 def test_nsqadmin_exports_what_the_page_says(tmp_path: Path) -> None:
@@ -86,7 +97,8 @@ def test_nsqadmin_exports_what_the_page_says(tmp_path: Path) -> None:
     with Nsqd(tmp_path) as nsqd:
         nsqd.post("/pub?topic=t", b"body")
         nsqd.post("/channel/create?topic=t&channel=c")
-        with Nsqadmin(f"nsqd-http-address={nsqd.http_address[0]}:{nsqd.http_address[1]}") as nsqadmin:
+        node = f"nsqd-http-address={nsqd.http_address[0]}:{nsqd.http_address[1]}"
+        with Nsqadmin(node, "https-address=127.0.0.1:0", *tls_options(tmp_path)) as nsqadmin:
             eventually(lambda: nsqadmin.http("GET", "/healthz").status == 200)
             assert exported(nsqadmin, sometimes=sometimes) == documented("nsqadmin")
 

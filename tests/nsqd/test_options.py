@@ -21,7 +21,7 @@ from nsqcommon.options import (
 from nsqcommon.startup import StartupError
 from nsqd.ack_option import Ack
 from nsqd.options import Options, TlsRequired, TlsVersion
-from nsqd.tls import tls_server
+from nsqd.tls import server_files
 from tests.support.certificates import make_certificates
 
 
@@ -191,7 +191,7 @@ def test_what_cannot_work_is_refused_at_the_start(argv: list[str], message: str)
 def test_any_certificate_needs_pyopenssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_certificates(tmp_path)
     options = read(f"--tls-cert={made.certificate}", f"--tls-key={made.key}", "--tls-client-auth-policy=require")
-    assert tls_server(options) is not None
+    assert server_files(options) is not None
     monkeypatch.delitem(sys.modules, "nsqcommon.streams.any_certificate", raising=False)
     monkeypatch.setattr(nsqcommon.streams, "any_certificate", None, raising=False)
     monkeypatch.delattr(nsqcommon.streams, "any_certificate")
@@ -199,7 +199,7 @@ def test_any_certificate_needs_pyopenssl(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(
         StartupError, match=r"needs pyOpenSSL: pip install '\.\[any-client-certificate\]', in a checkout of nsq-suite$"
     ):
-        tls_server(options)
+        server_files(options)
 
 
 def test_a_percentile_that_is_no_number_is_refused() -> None:

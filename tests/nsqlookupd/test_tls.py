@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from nsqcommon.certificate import read_certificate
 from nsqcommon.startup import StartupError
 from nsqlookupd.daemon import Listening, run
 from nsqlookupd.options import Options
-from tests.support.certificates import Certificates, make_certificates
+from tests.support.certificates import Certificates, common_name, copy_certificate, make_certificates, renewed
 
 LIMIT = 30.0
 
@@ -127,3 +129,51 @@ def test_files_that_cannot_be_used_keep_it_from_starting(tmp_path: Path) -> None
     options = Options(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", tls_cert=str(tmp_path / "none"))
     with pytest.raises(StartupError, match="failed to build TLS config"):
         trio.run(run, options)
+
+
+def test_a_renewed_certificate_is_for_new_connections_on_both_listeners(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqcommon.certificate_files.LOOK_INTERVAL", 0.01)
+    second = renewed(certificates.authority.parent, "second-", "/CN=second")
+    ours = Certificates(certificates.authority, tmp_path / "cert.pem", tmp_path / "key.pem")
+    copy_certificate(certificates, ours)
+
+    async def connect(listener: socket.socket) -> trio.SSLStream[trio.SocketStream]:
+        context = client_context(certificates)
+        stream = await trio.open_ssl_over_tcp_stream(
+            *listener.getsockname(), ssl_context=context, https_compatible=True
+        )
+        await stream.do_handshake()
+        return stream
+
+    async def name_at(listener: socket.socket) -> str:
+        stream = await connect(listener)
+        shown = common_name(stream.getpeercert())
+        await trio.aclose_forcefully(stream)
+        return shown
+
+    async def test() -> None:
+        async with lookupd(ours) as listening:
+            tcp, http = await connect(listening.tcp), await connect(listening.http)
+            await tcp.send_all(b"  V1PING\n")
+            assert await tcp.receive_some() == OK
+            copy_certificate(second, ours)
+            for listener in (listening.tcp, listening.http):
+                while await name_at(listener) == "localhost":  # noqa: ASYNC110  # within LIMIT
+                    await trio.sleep(0.01)
+                assert await name_at(listener) == "second"
+            await tcp.send_all(b"PING\n")
+            assert await tcp.receive_some() == OK
+            await http.send_all(GET.replace(b"/ping", b"/metrics"))
+            expires = read_certificate(second.certificate.read_text()).expires
+            metric = b'nsqlookupd_certificate_expires_seconds{use="listeners"} %d\n' % expires
+            answer = b""
+            while metric not in answer:
+                piece = await http.receive_some()
+                assert piece, answer
+                answer += piece
+            for stream in (tcp, http):
+                await trio.aclose_forcefully(stream)
+
+    trio.run(test)

@@ -8,8 +8,10 @@ import zlib
 from dataclasses import replace
 from functools import partial
 from math import inf
+from pathlib import Path
 
 import pytest
+import trio
 
 from nsqcommon.handshake import TlsServer
 from nsqcommon.streams.deflate import DeflateLayer
@@ -18,7 +20,9 @@ from nsqcommon.streams.snappy import SnappyLayer
 from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.wire.frames import OK_FRAME
 from nsqd.client.upgrade import HANDSHAKE_TIMEOUT
-from tests.support.certificates import Certificates, make_certificates
+from nsqd.options import Options
+from nsqd.tls import server_files
+from tests.support.certificates import Certificates, copy_certificate, make_certificates, renewed
 from tests.support.node import RULES, Client, Node, frames
 
 PUB = b"PUB t\n\x00\x00\x00\x05hello"
@@ -73,9 +77,11 @@ def test_bytes_behind_identify_belong_to_the_new_stream(node: Node) -> None:
     assert hear(layer, answer[size:] + client.hear()) == [b"OK", b"OK"]
 
 
-def shake_hands(client: Client, certificates: Certificates) -> tuple[TlsLayer, bytes]:
+def shake_hands(client: Client, certificates: Certificates, *, shows_one: bool = False) -> tuple[TlsLayer, bytes]:
     """Return the client's end, and the first bytes inside TLS."""
     context = ssl.create_default_context(cafile=str(certificates.authority))
+    if shows_one:
+        context.load_cert_chain(certificates.certificate, certificates.key)
     tls = TlsLayer(context, server_side=False, server_hostname="localhost")
     data, done = b"", False
     for _ in range(5):
@@ -263,3 +269,37 @@ def test_the_end_of_tls_is_the_end_of_the_client(node: Node, certificates: Certi
     client.say(tls.pending())
     assert client.handler.finished
     assert client.handler.next_deadline == inf
+
+
+@pytest.mark.parametrize("policy", ["", "require"])
+def test_a_renewed_certificate_is_for_new_clients_and_the_others_go_on(
+    node: Node, certificates: Certificates, tmp_path: Path, policy: str
+) -> None:
+    if policy:
+        pytest.importorskip("OpenSSL")
+    second = renewed(certificates.authority.parent, "second-", "/CN=second")
+    ours = Certificates(certificates.authority, tmp_path / "cert.pem", tmp_path / "key.pem")
+    copy_certificate(certificates, ours)
+    options = Options(tls_cert=str(ours.certificate), tls_key=str(ours.key), tls_client_auth_policy=policy)
+    files = server_files(options)
+    assert files is not None
+    node.tls_server = TlsServer(lambda: files.now(), clock=lambda: node.now)
+
+    def connect() -> tuple[Client, TlsLayer]:
+        client = node.client()
+        client.ask(identify(tls_v1=True))
+        tls, inside = shake_hands(client, certificates, shows_one=bool(policy))
+        assert inside == OK_FRAME
+        return client, tls
+
+    async def renew() -> None:
+        copy_certificate(second, ours)
+        for _ in range(2):
+            await files.load_if_renewed()
+
+    client, tls = connect()
+    assert tls.peer_common_name == "localhost"
+    trio.run(renew)
+    assert connect()[1].peer_common_name == "second"
+    assert hear(tls, client.ask(tls.encode(PUB))) == [b"OK"]
+    assert node.topic().message_count == 1

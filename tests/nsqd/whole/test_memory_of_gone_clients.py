@@ -20,7 +20,7 @@ from nsqd.client.tcp import client_maker
 from nsqd.http import QuickHttp, QuickRoutes, SecureHandler
 from nsqd.http.publishing import Publishing
 from nsqd.options import Options
-from nsqd.tls import tls_server
+from nsqd.tls import server_files
 from tests.nsqd.http.conftest import LIMITS
 from tests.support.certificates import make_certificates
 from tests.support.node import RULES, Node
@@ -38,9 +38,9 @@ def frozen() -> None:
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsServer:
     made = make_certificates(tmp_path_factory.mktemp("certificates"))
-    server = tls_server(Options(tls_cert=str(made.certificate), tls_key=str(made.key)))
-    assert server is not None
-    return server
+    files = server_files(Options(tls_cert=str(made.certificate), tls_key=str(made.key)))
+    assert files is not None
+    return TlsServer(files.now)
 
 
 def wish(**wishes: object) -> bytes:
