@@ -742,13 +742,31 @@ class Ledger:
         self._forget_all(self.feed.high_watermark)
         self._record(("empty", self.feed.name, self.name, self.cursor))
 
-    def seek(self, cursor: int) -> None:
-        """Empty the channel, and continue at `cursor`: anywhere from the log's first sequence to H."""
+    def seek(self, cursor: int, wall_milliseconds: Callable[[int], int]) -> None:
+        """Empty the channel, and continue at `cursor`: anywhere from the log's first sequence to H.
+
+        The cursor won't come to the edited copies that a paused topic has after H, so these wait again.
+        """
+        copies = self._copies_after_release()
+        due = (
+            {sequence: at for at, sequence, _ in self.deferred.positions_of(self.deferred.among(copies))}
+            if copies
+            else {}
+        )
         assert self.ephemeral_batches is None, "ephemeral channels can't seek, because the log doesn't wait for them"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
         self.skips.cover(between(self.buried.all(), cursor, self.feed.high_watermark))
         self._record(("seek", self.feed.name, self.name, cursor))
+        for copy in copies:
+            if copy in due:
+                self.deferred.add(due[copy], copy, 0)
+            else:
+                self.retries.add(copy, 0)
+        if copies:
+            self._tell_waiting(
+                [it for copy in copies for it in (copy, 0, wall_milliseconds(due[copy]) if copy in due else 0)]
+            )
 
     def _forget_all(self, cursor: int) -> None:
         self.clear()
@@ -859,6 +877,13 @@ class Ledger:
         else:
             self.retries.add(copy, 0)
         self._journal.unsaved[self] = None  # the log may be able to remove something
+
+    def _copies_after_release(self) -> BitMap64:
+        """Return the edited copies that a paused topic has after H, except buried ones."""
+        if self.edited is None:
+            return BitMap64()
+        copies = between(self.edited.copies, self.feed.high_watermark, self.feed.log.tail)
+        return copies - self.buried.among(copies)
 
     def _own_copies(self) -> EditedMessages:
         if self.edited is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -246,6 +247,17 @@ def test_a_restored_backlog_leaves_out_what_was_replaced_since() -> None:
     assert comes_to(node, "c") == [b"b"]
 
 
+def test_a_redelivery_leaves_out_what_was_replaced() -> None:
+    node = node_with(b"a", b"b")
+    run(node, 0)
+    assert operator_actions.redeliver(channel_of(node), [0, 1, 2]) == (0, 2, 1)
+    assert sorted(comes_to(node, "c")) == [b"A", b"b"]
+    assert operator_actions.redeliver(channel_of(node), [0, 1, 2]) == (2, 0, 1)
+    node.turn()
+    node.crash()
+    assert sorted(comes_to(node, "c")) == [b"A", b"b"]
+
+
 # A topic that is paused
 
 
@@ -280,6 +292,74 @@ def test_a_copy_in_a_paused_topic_survives_a_crash(rotates: bool) -> None:
     node.turn()
     node.crash()
     assert (comes_to(node, "c"), comes_to(node, "d")) == ([b"A"], [])
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_channel_of_a_paused_topic_that_goes_back_runs_the_copy_again(is_finished: bool, crashes: bool) -> None:
+    """The cursor won't come to the copy: when the topic flows again, all channels skip it."""
+    node = node_with(b"a", b"b", b"c")
+    topic = node.broker.topics["t"]
+    topic.pause()
+    node.turn()
+    run(node, 0)
+    run(node, 1, b"B", delay_ms=50_000)
+    if is_finished:
+        assert sorted(comes_to(node, "c")) == [b"A", b"c"]
+    operator_actions.seek(channel_of(node), 0)
+    node.turn()
+    if crashes:
+        node.crash()
+    node.broker.topics["t"].unpause()
+    node.turn()
+    assert sorted(comes_to(node, "c")) == [b"A", b"c"]
+    node.pass_time(60)
+    assert comes_to(node, "c") == [b"B"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("flows", [False, True])
+def test_a_restored_backlog_of_a_paused_topic_has_its_copies(flows: bool, crashes: bool) -> None:
+    node = node_with(b"a", b"b", b"c")
+    topic = node.broker.topics["t"]
+    topic.pause()
+    node.turn()
+    run(node, 0)
+    run(node, 2, b"C", delay_ms=50_000)
+    backlog = operator_actions.backlog(channel_of(node), 100)
+    assert backlog is not None
+    assert (backlog.count, [it[0] for it in backlog.copies]) == (3, [3, 4])
+    operator_actions.empty(channel_of(node))
+    node.turn()
+    if flows:
+        topic.unpause()
+        node.turn()
+    for _ in range(2):  # the second time, all of them wait already
+        assert operator_actions.restore_backlog(channel_of(node), backlog, 100) == (3, 0)
+        node.turn()
+    if crashes:
+        node.crash()
+    node.broker.topics["t"].unpause()
+    node.turn()
+    assert sorted(comes_to(node, "c")) == [b"A", b"b"]
+    node.pass_time(60)
+    assert comes_to(node, "c") == [b"C"]
+
+
+def test_a_restored_backlog_does_not_deliver_what_is_not_released() -> None:
+    """A document that lists a message as a copy that isn't one must not bring it early or twice."""
+    node = node_with(b"a")
+    backlog = operator_actions.backlog(channel_of(node), 100)
+    assert backlog is not None
+    topic = node.broker.topics["t"]
+    topic.pause()
+    node.client().say(mpub("t", [b"n"]))
+    assert operator_actions.restore_backlog(channel_of(node), replace(backlog, copies=[(1, 0, 0)]), 100) == (1, 1)
+    node.turn()
+    assert comes_to(node, "c") == [b"a"]
+    topic.unpause()
+    node.turn()
+    assert comes_to(node, "c") == [b"n"]
 
 
 def test_a_message_that_no_channel_has_yet_is_refused() -> None:
@@ -408,6 +488,27 @@ def test_a_power_cut_that_loses_the_copy_brings_the_message_back(
         take(node, "kick", 0)
     node.pass_time(60)
     assert sorted(comes_to(node, "c")) == [b"a", b"b", b"c", b"n"]
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_power_cut_that_loses_copy_and_message_leaves_no_trace(rotates: bool) -> None:
+    """What gets the sequence of a replaced message must come when the channel goes back."""
+    node = dying_node(nothing)
+    run(node, 0)  # 3
+    node.store.write_journal(force=True)
+    log = node.store.logs["t"]
+    log.synced_before = log.tail
+    node.client().say(mpub("t", [b"x"]))  # 4
+    run(node, 4, b"X")
+    if rotates:
+        rotate(node)
+    log.lose_unsynced()
+    node.crash()
+    node.client().say(mpub("t", [b"n"]))  # 4 again
+    node.pass_time(1)
+    operator_actions.seek(channel_of(node), 0)
+    node.turn()
+    assert sorted(comes_to(node, "c")) == [b"A", b"b", b"c", b"n"]
 
 
 def test_a_snapshot_does_not_bring_a_copy_back_that_was_finished() -> None:
