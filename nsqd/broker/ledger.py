@@ -986,15 +986,32 @@ class Ledger:
         )
 
     def _snapshot_edited(self) -> list[Change]:
-        """Describe the edited copies, and how to undo edits whose copies aren't synced. The other changes follow."""
+        """Describe the edited copies, and how to undo edits whose copies aren't synced. The other changes follow.
+
+        An earlier version doesn't know the `edit`, so a `progress` also finishes what the undo has put back before it.
+        """
         edited, topic, name = self._own_copies(), self.feed.name, self.name
         self.forget_old_copies()
         changes: list[Change] = [("edited", topic, name, *edited.ranges())]
         for copy, undo in edited.unsynced.items():
             changes += undo
-            if not (self.waiting_among(BitMap64((copy,))) or self.in_flight.among(BitMap64((copy,)))):
-                changes.append(("progress", topic, name, self.oldest_ahead, [copy, copy + 1]))
+            done: list[int] = []
+            for change in undo:
+                if change[0] == "edit" and change[4] >= 0:
+                    done += (change[4], change[4] + 1)
+            if not self._is_in_hand(copy):
+                done += (copy, copy + 1)
+            if done:
+                changes.append(("progress", topic, name, self.oldest_ahead, done))
         return changes
+
+    def _is_in_hand(self, sequence: int) -> bool:
+        """Return whether a message waits or is in flight. Unlike `waiting_among`, this never moves the cursor."""
+        if sequence in self.retries or sequence in self.deferred or sequence in self.held:
+            return True
+        wanted = BitMap64((sequence,))
+        ahead = self.skips.free_among(between(wanted, self.cursor, self.feed.high_watermark))
+        return bool(ahead or self.in_flight.among(wanted))
 
     def _snapshot_held(self, held: Iterator[tuple[int, int]], start: int, cursor: int) -> Iterator[Change]:
         """Describe the held messages, from `start` up to the cursor.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, mpub
 from nsqcommon.wire.edited_copy import CopyMark
@@ -521,6 +522,35 @@ def test_a_snapshot_does_not_bring_a_copy_back_that_was_finished() -> None:
     node.crash()
     assert comes_to(node, "c") == []
     assert buried_in(node) == []
+
+
+def test_a_snapshot_while_a_copy_is_not_synced_keeps_what_was_cancelled() -> None:
+    """The snapshot has a cursor and skip ranges, so nothing may move the cursor between the two."""
+    node = dying_node(nothing)
+    node.store.logs["t"].synced_before = 3
+    run(node, 2)
+    operator_actions.cancel(channel_of(node), BitMap64([0]))
+    node.turn()
+    rotate(node)
+    node.crash()
+    assert sorted(comes_to(node, "c")) == [b"A", b"b"]
+
+
+@PLACES
+@pytest.mark.parametrize("rotates", [False, True])
+def test_an_earlier_version_does_not_run_what_was_replaced(prepare: Callable[[Node], None], rotates: bool) -> None:
+    """It knows neither `edit` nor `edited`, and the snapshot may be older than the sync of the copy."""
+    node = dying_node(prepare)
+    node.store.logs["t"].synced_before = 3
+    run(node, 0)
+    save(node)
+    if rotates:
+        rotate(node)
+    node.store.journal = [it for it in node.store.journal if it[0] not in ("edit", "edited")]
+    node.crash()
+    assert buried_in(node) == []
+    node.pass_time(60)
+    assert sorted(comes_to(node, "c")) == [b"A", b"b", b"c"]
 
 
 def test_a_snapshot_keeps_a_copy_that_is_buried_or_in_flight() -> None:
