@@ -844,11 +844,9 @@ class Ledger:
         self._journal.record(("edit", topic, name, copy, replaced, due_ms))
         # An earlier version understands only these.
         if former is not None:
-            is_ahead = replaced >= self.cursor
-            gone: ChannelChange = ("skip", topic, name, replaced, replaced + 1)
-            if not is_ahead:
-                gone = ("progress", topic, name, self.cursor, [replaced, replaced + 1])
-            self._record(gone)
+            if replaced >= self.cursor:
+                self._record(("skip", topic, name, replaced, replaced + 1))
+            self._record(("progress", topic, name, self.cursor, [replaced, replaced + 1]))  # it may be deferred
         self._record(("wait", topic, name, [copy, 0, due_ms]))
 
     def place_for_journal(self, sequence: int, wall_milliseconds: Callable[[int], int]) -> ChannelChange:

@@ -553,6 +553,23 @@ def test_an_earlier_version_does_not_run_what_was_replaced(prepare: Callable[[No
     assert sorted(comes_to(node, "c")) == [b"A", b"b", b"c"]
 
 
+@pytest.mark.parametrize("rotates", [False, True])
+def test_an_earlier_version_does_not_run_a_deferred_message_that_was_replaced(rotates: bool) -> None:
+    """Its cursor may not have come to it yet."""
+    node = dying_node(nothing)
+    node.broker.topics["t"].publish(b"\0\0\0\1x", (0, 5), delay_ms=50_000)
+    node.turn()
+    node.store.logs["t"].synced_before = 4
+    run(node, 3)
+    save(node)
+    if rotates:
+        rotate(node)
+    node.store.journal = [it for it in node.store.journal if it[0] not in ("edit", "edited")]
+    node.crash()
+    node.pass_time(60)
+    assert sorted(comes_to(node, "c")) == [b"A", b"a", b"b", b"c"]
+
+
 def test_a_snapshot_keeps_a_copy_that_is_buried_or_in_flight() -> None:
     node = dying_node(nothing)
     node.store.logs["t"].synced_before = 3
