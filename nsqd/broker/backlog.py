@@ -26,12 +26,16 @@ class Backlog:
     requeued: Sequence[tuple[int, int]]  # (sequence, attempts so far), in the order of delivery
     deferred: Sequence[tuple[int, int, int]]  # (sequence, attempts so far, due in milliseconds of the wall clock)
     buried: Sequence[tuple[int, int]] = ()  # ascending ranges; these don't wait, see `restore_backlog`
+    copies: Sequence[
+        tuple[int, int, int]
+    ] = ()  # like `deferred`, or due 0; edited copies in a paused topic, from `end` on
 
     @property
     def count(self) -> int:
         """The number of waiting messages."""
         finished = sum(end - start for start, end in self.finished)
-        return self.end - self.next - finished + sum(sequence < self.next for sequence in self.exceptions())
+        apart = sum(sequence < self.next for sequence in self.exceptions()) + len(self.copies)
+        return self.end - self.next - finished + apart
 
     def exceptions(self) -> list[int]:
         """Return the sequences of the requeued and deferred messages."""

@@ -108,6 +108,9 @@ class TopicOfChannel(Protocol):
         `arrived` is the first sequence of the messages that were just released to the channels.
         """
 
+    def passed_over(self) -> BitMap64:
+        """Return the messages after H that no cursor will come to: cancelled ones and edited copies."""
+
     def delete_channel(self, name: str) -> bool:
         """Delete a channel. Return False if it is unknown.
 

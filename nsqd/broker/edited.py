@@ -53,8 +53,12 @@ class EditedMessages:
         self.replaced |= bitmap_of_ranges(_pairs(replaced))
 
     def cut(self, tail: int) -> bool:
-        """Forget copies from `tail` on. Return whether there were any. What they replaced is the caller's to forget."""
+        """Forget everything from `tail` on, because other messages get these sequences. Return whether there were copies.
+
+        What the copies replaced before `tail` is the caller's to forget.
+        """
         before, self.copies = len(self.copies), between(self.copies, 0, tail)
+        self.replaced = between(self.replaced, 0, tail)
         return len(self.copies) != before
 
 

@@ -742,13 +742,31 @@ class Ledger:
         self._forget_all(self.feed.high_watermark)
         self._record(("empty", self.feed.name, self.name, self.cursor))
 
-    def seek(self, cursor: int) -> None:
-        """Empty the channel, and continue at `cursor`: anywhere from the log's first sequence to H."""
+    def seek(self, cursor: int, wall_milliseconds: Callable[[int], int]) -> None:
+        """Empty the channel, and continue at `cursor`: anywhere from the log's first sequence to H.
+
+        The cursor won't come to the edited copies that a paused topic has after H, so these wait again.
+        """
+        copies = self._copies_after_release()
+        due = (
+            {sequence: at for at, sequence, _ in self.deferred.positions_of(self.deferred.among(copies))}
+            if copies
+            else {}
+        )
         assert self.ephemeral_batches is None, "ephemeral channels can't seek, because the log doesn't wait for them"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
         self.skips.cover(between(self.buried.all(), cursor, self.feed.high_watermark))
         self._record(("seek", self.feed.name, self.name, cursor))
+        for copy in copies:
+            if copy in due:
+                self.deferred.add(due[copy], copy, 0)
+            else:
+                self.retries.add(copy, 0)
+        if copies:
+            self._tell_waiting(
+                [it for copy in copies for it in (copy, 0, wall_milliseconds(due[copy]) if copy in due else 0)]
+            )
 
     def _forget_all(self, cursor: int) -> None:
         self.clear()
@@ -826,11 +844,9 @@ class Ledger:
         self._journal.record(("edit", topic, name, copy, replaced, due_ms))
         # An earlier version understands only these.
         if former is not None:
-            is_ahead = replaced >= self.cursor
-            gone: ChannelChange = ("skip", topic, name, replaced, replaced + 1)
-            if not is_ahead:
-                gone = ("progress", topic, name, self.cursor, [replaced, replaced + 1])
-            self._record(gone)
+            if replaced >= self.cursor:
+                self._record(("skip", topic, name, replaced, replaced + 1))
+            self._record(("progress", topic, name, self.cursor, [replaced, replaced + 1]))  # it may be deferred
         self._record(("wait", topic, name, [copy, 0, due_ms]))
 
     def place_for_journal(self, sequence: int, wall_milliseconds: Callable[[int], int]) -> ChannelChange:
@@ -859,6 +875,13 @@ class Ledger:
         else:
             self.retries.add(copy, 0)
         self._journal.unsaved[self] = None  # the log may be able to remove something
+
+    def _copies_after_release(self) -> BitMap64:
+        """Return the edited copies that a paused topic has after H, except buried ones."""
+        if self.edited is None:
+            return BitMap64()
+        copies = between(self.edited.copies, self.feed.high_watermark, self.feed.log.tail)
+        return copies - self.buried.among(copies)
 
     def _own_copies(self) -> EditedMessages:
         if self.edited is None:
@@ -961,15 +984,32 @@ class Ledger:
         )
 
     def _snapshot_edited(self) -> list[Change]:
-        """Describe the edited copies, and how to undo edits whose copies aren't synced. The other changes follow."""
+        """Describe the edited copies, and how to undo edits whose copies aren't synced. The other changes follow.
+
+        An earlier version doesn't know the `edit`, so a `progress` also finishes what the undo has put back before it.
+        """
         edited, topic, name = self._own_copies(), self.feed.name, self.name
         self.forget_old_copies()
         changes: list[Change] = [("edited", topic, name, *edited.ranges())]
         for copy, undo in edited.unsynced.items():
             changes += undo
-            if not (self.waiting_among(BitMap64((copy,))) or self.in_flight.among(BitMap64((copy,)))):
-                changes.append(("progress", topic, name, self.oldest_ahead, [copy, copy + 1]))
+            done: list[int] = []
+            for change in undo:
+                if change[0] == "edit" and change[4] >= 0:
+                    done += (change[4], change[4] + 1)
+            if not self._is_in_hand(copy):
+                done += (copy, copy + 1)
+            if done:
+                changes.append(("progress", topic, name, self.oldest_ahead, done))
         return changes
+
+    def _is_in_hand(self, sequence: int) -> bool:
+        """Return whether a message waits or is in flight. Unlike `waiting_among`, this never moves the cursor."""
+        if sequence in self.retries or sequence in self.deferred or sequence in self.held:
+            return True
+        wanted = BitMap64((sequence,))
+        ahead = self.skips.free_among(between(wanted, self.cursor, self.feed.high_watermark))
+        return bool(ahead or self.in_flight.among(wanted))
 
     def _snapshot_held(self, held: Iterator[tuple[int, int]], start: int, cursor: int) -> Iterator[Change]:
         """Describe the held messages, from `start` up to the cursor.

@@ -106,7 +106,7 @@ def empty(channel: Channel) -> None:
 
 def seek(channel: Channel, cursor: int) -> None:
     """Empty the channel and continue at `cursor`, anywhere from the log's first sequence to the high watermark."""
-    channel.ledger.seek(cursor)
+    channel.ledger.seek(cursor, channel.turn.wall_milliseconds)
     channel.start_over()
     channel.topic.apply_retention()  # right now, before a segment is removed that we need again
 
@@ -118,7 +118,8 @@ def backlog(channel: Channel, most: int) -> Backlog | None:
     exceptions = number_of_ranges(finished) + len(ledger.in_flight) + len(ledger.retries) + len(ledger.deferred)
     if exceptions + ledger.buried.count_ranges() > most:
         return None
-    waiting = list(filter(None, ledger.waiting(channel.turn.wall_milliseconds)))
+    everything = list(filter(None, ledger.waiting(channel.turn.wall_milliseconds)))
+    waiting = [it for it in everything if it[0] < end]
     return Backlog(
         next=ledger.oldest_ahead,
         end=end,
@@ -126,11 +127,14 @@ def backlog(channel: Channel, most: int) -> Backlog | None:
         requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
         deferred=[entry for entry in waiting if entry[2]],
         buried=ledger.buried.ranges(0, end),
+        copies=[it for it in everything if it[0] >= end],
     )
 
 
 def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored | None:
     """Restore the messages before the backlog's end, so that they wait as in the backlog. Later ones are left alone.
+
+    Only edited copies that a paused topic had come later. Those that are finished wait again.
 
     Messages that are in flight or buried now stay there. A message that was buried then and waits now, for example
     because it was kicked, still waits. Messages that are no longer in the log are left out.
@@ -151,7 +155,7 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     channel.buried_queue.forget_kicked(named)
     requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
     deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
-    replaced = ledger.edited.replaced if ledger.edited is not None else BitMap64()  # their copies have run, or wait
+    replaced = _replaced_in(ledger)
     left_out = {*held, *(it[0] for it in chain(requeued, deferred) if readable(it[0]) != it[0] or it[0] in replaced)}
     if left_out:
         requeued = [it for it in requeued if it[0] not in left_out]
@@ -190,8 +194,41 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     still_kicked = sum(it[0] not in left_out for it in kicked)
     restored = (
         ahead + len(early) + len(requeued) + len(deferred) - still_kicked + backlog.count_among(held) + lies_buried
-    )
+    ) + _restore_copies(channel, backlog.copies)
     return Restored(restored, backlog.count - restored)
+
+
+def _replaced_in(ledger: Ledger) -> BitMap64:
+    """Return the messages that must not run again, because edited copies have run instead, or wait."""
+    return ledger.edited.replaced if ledger.edited is not None else BitMap64()
+
+
+def _restore_copies(channel: Channel, copies: Sequence[tuple[int, int, int]]) -> int:
+    """Let the finished ones among these wait again, and return how many wait, are in flight or are buried then.
+
+    They are edited copies that were in a paused topic. While it is paused, we take only what the cursor won't come to,
+    because a document could name any message.
+    """
+    ledger, log, high = channel.ledger, channel.feed.log, channel.feed.high_watermark
+    named = BitMap64([it[0] for it in copies])
+    named &= between(named, 0, high) | channel.topic.passed_over()
+    unfinished = ledger.in_flight.among(named) | ledger.buried.among(named) | ledger.retries.among(named)
+    unfinished |= ledger.deferred.among(named) | ledger.waiting_among(between(named, 0, high))
+    finished = named - unfinished - _replaced_in(ledger)
+    again = [it for it in copies if it[0] in finished and log.next_readable(it[0]) == it[0]]
+    if again:
+        due = channel.turn.due_from_wall
+        channel.buried_queue.forget_kicked([it[0] for it in again])
+        for sequence, attempts, due_ms in again:
+            if not due_ms:
+                ledger.retry(sequence, attempts)
+        ledger.retry_later(
+            [(sequence, attempts, due(due_ms), due_ms) for sequence, attempts, due_ms in again if due_ms]
+        )
+        channel.topic.rewind_to(min(again)[0])
+        channel.schedule_delivery()
+        channel.set_alarm()
+    return len(unfinished) + len(again)
 
 
 def _readable_among(log: TopicLog, sequences: BitMap64, most: int) -> BitMap64 | None:
@@ -232,14 +269,18 @@ def _waiting_among(channel: Channel, sequences: BitMap64, most: int) -> list[tup
 
 
 def redeliver(channel: Channel, sequences: Iterable[int]) -> RedeliveryCounts:
-    """Deliver finished messages again, with attempts counted from zero. All must be before the high watermark."""
+    """Deliver finished messages again, with attempts counted from zero. All must be before the high watermark.
+
+    Messages that edited copies have replaced never run again, so they count as gone.
+    """
     ledger = channel.ledger
     assert ledger.ephemeral_batches is None, "an ephemeral channel has no log to go back to"
     ledger.record_progress()
     wanted = BitMap64(sequences)
     waiting = ledger.in_flight.among(wanted) | ledger.buried.among(wanted) | ledger.waiting_among(wanted)
     readable = channel.feed.log.next_readable
-    again = [sequence for sequence in wanted - waiting if readable(sequence) == sequence]
+    replaced = _replaced_in(ledger)
+    again = [sequence for sequence in wanted - waiting - replaced if readable(sequence) == sequence]
     if again:
         channel.buried_queue.forget_kicked(again)
         ledger.give_back(again)

@@ -390,6 +390,10 @@ class Topic:
         if self._drops:
             self.drop_beyond_limits(before)
 
+    def passed_over(self) -> BitMap64:
+        """Implement `TopicOfChannel.passed_over`."""
+        return self.early_deferrals.cancelled
+
     def _record_early_deferrals(self) -> None:
         """Record in the journal that all channels get the early deferrals now.
 

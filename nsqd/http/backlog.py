@@ -77,6 +77,7 @@ class BacklogEndpoints:
                 "requeued": backlog.requeued,
                 "deferred": backlog.deferred,
                 **({"buried": backlog.buried} if backlog.buried else {}),
+                **({"copies": backlog.copies} if backlog.copies else {}),
                 "paused": paused,
                 "count": backlog.count,
                 "retention": {"kept": bool(time or size), "time": time / _NANOSECONDS, "bytes": size},
@@ -178,7 +179,10 @@ def _backlog_in(found: Mapping[str, Any]) -> Generator[None, None, Backlog]:
     requeued = yield from _entries(found, "requeued", (end - 1, _MOST_ATTEMPTS))
     deferred = yield from _entries(found, "deferred", (end - 1, _MOST_ATTEMPTS, _LATEST))
     buried = (yield from _entries(found, "buried", (end, end))) if "buried" in found else []
-    if len(finished) + len(requeued) + len(deferred) + len(buried) > MOST:
+    copies: list[list[int]] = []
+    if "copies" in found:
+        copies = yield from _entries(found, "copies", (_HIGHEST, _MOST_ATTEMPTS, _LATEST))
+    if len(finished) + len(requeued) + len(deferred) + len(buried) + len(copies) > MOST:
         raise BadDocument(_TOO_LONG)
     backlog = Backlog(
         next=next_,
@@ -187,6 +191,7 @@ def _backlog_in(found: Mapping[str, Any]) -> Generator[None, None, Backlog]:
         requeued=[(it[0], it[1]) for it in requeued],
         deferred=[(it[0], it[1], it[2]) for it in deferred],
         buried=[(it[0], it[1]) for it in buried],
+        copies=[(it[0], it[1], it[2]) for it in copies],
     )
     yield from _check(backlog)
     return backlog
@@ -239,5 +244,9 @@ def _check(backlog: Backlog) -> Iterator[None]:
     yield None
     if any(is_in(sequence, backlog.buried) for sequence in exceptions):
         raise BadDocument("requeued, deferred: a message is also in buried")
+    numbers = {sequence for sequence, _, _ in backlog.copies}
+    if len(numbers) < len(backlog.copies) or any(it < backlog.end for it in numbers):
+        raise BadDocument("copies: expected different messages from end on")
+    yield None
     if any(not due for _, _, due in backlog.deferred):
         raise BadDocument("deferred: expected a time")

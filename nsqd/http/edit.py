@@ -86,7 +86,11 @@ class EditEndpoints:
         old_id = old.base_id + sequence - old.base_sequence
         _check_owner(old, name)
         with self._calls.turn():
-            channel, topic = find_channel(self._broker, topic_name, name), find_topic(self._broker, topic_name)
+            if (
+                find_topic(self._broker, topic_name) is not topic
+            ):  # it was made again, and its sequences name other messages
+                raise HttpError(404, "MESSAGE_NOT_FOUND")
+            channel = find_channel(self._broker, topic_name, name)
             edit = Edit(channel, sequence, again=arguments.get("again") == "true", delay_ms=delay_ms)
             if edit.refusal is not None:
                 raise _refused(channel, sequence, old_id, edit.refusal)

@@ -247,7 +247,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for it, place in self.places.items()
         )
         assert self.ledger.waits_before(cursor) == loses
-        self.ledger.seek(cursor)
+        self.ledger.seek(cursor, lambda due: due // 1000)
         for sequence, place in list(self.places.items()):
             if place is not Place.BURIED:
                 comes_back = sequence >= cursor and sequence not in self.replaced

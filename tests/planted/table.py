@@ -1054,7 +1054,7 @@ BUGS: Final = (
         "nsqd/broker/ledger.py",
         (
             ('("edit", topic, name, copy, replaced, due_ms)', '("edit", topic, name, copy, -1, due_ms)'),
-            ("            self._record(gone)\n", "            pass\n"),
+            ("        if former is not None:\n            if replaced", "        if False:\n            if replaced"),
         ),
         ("edit kills", "edits cut", "broker", "ledger model"),
     ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, mpub
 from nsqcommon.wire.edited_copy import CopyMark
@@ -246,6 +248,17 @@ def test_a_restored_backlog_leaves_out_what_was_replaced_since() -> None:
     assert comes_to(node, "c") == [b"b"]
 
 
+def test_a_redelivery_leaves_out_what_was_replaced() -> None:
+    node = node_with(b"a", b"b")
+    run(node, 0)
+    assert operator_actions.redeliver(channel_of(node), [0, 1, 2]) == (0, 2, 1)
+    assert sorted(comes_to(node, "c")) == [b"A", b"b"]
+    assert operator_actions.redeliver(channel_of(node), [0, 1, 2]) == (2, 0, 1)
+    node.turn()
+    node.crash()
+    assert sorted(comes_to(node, "c")) == [b"A", b"b"]
+
+
 # A topic that is paused
 
 
@@ -280,6 +293,74 @@ def test_a_copy_in_a_paused_topic_survives_a_crash(rotates: bool) -> None:
     node.turn()
     node.crash()
     assert (comes_to(node, "c"), comes_to(node, "d")) == ([b"A"], [])
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_channel_of_a_paused_topic_that_goes_back_runs_the_copy_again(is_finished: bool, crashes: bool) -> None:
+    """The cursor won't come to the copy: when the topic flows again, all channels skip it."""
+    node = node_with(b"a", b"b", b"c")
+    topic = node.broker.topics["t"]
+    topic.pause()
+    node.turn()
+    run(node, 0)
+    run(node, 1, b"B", delay_ms=50_000)
+    if is_finished:
+        assert sorted(comes_to(node, "c")) == [b"A", b"c"]
+    operator_actions.seek(channel_of(node), 0)
+    node.turn()
+    if crashes:
+        node.crash()
+    node.broker.topics["t"].unpause()
+    node.turn()
+    assert sorted(comes_to(node, "c")) == [b"A", b"c"]
+    node.pass_time(60)
+    assert comes_to(node, "c") == [b"B"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("flows", [False, True])
+def test_a_restored_backlog_of_a_paused_topic_has_its_copies(flows: bool, crashes: bool) -> None:
+    node = node_with(b"a", b"b", b"c")
+    topic = node.broker.topics["t"]
+    topic.pause()
+    node.turn()
+    run(node, 0)
+    run(node, 2, b"C", delay_ms=50_000)
+    backlog = operator_actions.backlog(channel_of(node), 100)
+    assert backlog is not None
+    assert (backlog.count, [it[0] for it in backlog.copies]) == (3, [3, 4])
+    operator_actions.empty(channel_of(node))
+    node.turn()
+    if flows:
+        topic.unpause()
+        node.turn()
+    for _ in range(2):  # the second time, all of them wait already
+        assert operator_actions.restore_backlog(channel_of(node), backlog, 100) == (3, 0)
+        node.turn()
+    if crashes:
+        node.crash()
+    node.broker.topics["t"].unpause()
+    node.turn()
+    assert sorted(comes_to(node, "c")) == [b"A", b"b"]
+    node.pass_time(60)
+    assert comes_to(node, "c") == [b"C"]
+
+
+def test_a_restored_backlog_does_not_deliver_what_is_not_released() -> None:
+    """A document that lists a message as a copy that isn't one must not bring it early or twice."""
+    node = node_with(b"a")
+    backlog = operator_actions.backlog(channel_of(node), 100)
+    assert backlog is not None
+    topic = node.broker.topics["t"]
+    topic.pause()
+    node.client().say(mpub("t", [b"n"]))
+    assert operator_actions.restore_backlog(channel_of(node), replace(backlog, copies=[(1, 0, 0)]), 100) == (1, 1)
+    node.turn()
+    assert comes_to(node, "c") == [b"a"]
+    topic.unpause()
+    node.turn()
+    assert comes_to(node, "c") == [b"n"]
 
 
 def test_a_message_that_no_channel_has_yet_is_refused() -> None:
@@ -410,6 +491,27 @@ def test_a_power_cut_that_loses_the_copy_brings_the_message_back(
     assert sorted(comes_to(node, "c")) == [b"a", b"b", b"c", b"n"]
 
 
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_power_cut_that_loses_copy_and_message_leaves_no_trace(rotates: bool) -> None:
+    """What gets the sequence of a replaced message must come when the channel goes back."""
+    node = dying_node(nothing)
+    run(node, 0)  # 3
+    node.store.write_journal(force=True)
+    log = node.store.logs["t"]
+    log.synced_before = log.tail
+    node.client().say(mpub("t", [b"x"]))  # 4
+    run(node, 4, b"X")
+    if rotates:
+        rotate(node)
+    log.lose_unsynced()
+    node.crash()
+    node.client().say(mpub("t", [b"n"]))  # 4 again
+    node.pass_time(1)
+    operator_actions.seek(channel_of(node), 0)
+    node.turn()
+    assert sorted(comes_to(node, "c")) == [b"A", b"b", b"c", b"n"]
+
+
 def test_a_snapshot_does_not_bring_a_copy_back_that_was_finished() -> None:
     """The copy isn't synced yet, so the snapshot has how to undo the edit."""
     node = dying_node(bury_first)
@@ -420,6 +522,52 @@ def test_a_snapshot_does_not_bring_a_copy_back_that_was_finished() -> None:
     node.crash()
     assert comes_to(node, "c") == []
     assert buried_in(node) == []
+
+
+def test_a_snapshot_while_a_copy_is_not_synced_keeps_what_was_cancelled() -> None:
+    """The snapshot has a cursor and skip ranges, so nothing may move the cursor between the two."""
+    node = dying_node(nothing)
+    node.store.logs["t"].synced_before = 3
+    run(node, 2)
+    operator_actions.cancel(channel_of(node), BitMap64([0]))
+    node.turn()
+    rotate(node)
+    node.crash()
+    assert sorted(comes_to(node, "c")) == [b"A", b"b"]
+
+
+@PLACES
+@pytest.mark.parametrize("rotates", [False, True])
+def test_an_earlier_version_does_not_run_what_was_replaced(prepare: Callable[[Node], None], rotates: bool) -> None:
+    """It knows neither `edit` nor `edited`, and the snapshot may be older than the sync of the copy."""
+    node = dying_node(prepare)
+    node.store.logs["t"].synced_before = 3
+    run(node, 0)
+    save(node)
+    if rotates:
+        rotate(node)
+    node.store.journal = [it for it in node.store.journal if it[0] not in ("edit", "edited")]
+    node.crash()
+    assert buried_in(node) == []
+    node.pass_time(60)
+    assert sorted(comes_to(node, "c")) == [b"A", b"b", b"c"]
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_an_earlier_version_does_not_run_a_deferred_message_that_was_replaced(rotates: bool) -> None:
+    """Its cursor may not have come to it yet."""
+    node = dying_node(nothing)
+    node.broker.topics["t"].publish(b"\0\0\0\1x", (0, 5), delay_ms=50_000)
+    node.turn()
+    node.store.logs["t"].synced_before = 4
+    run(node, 3)
+    save(node)
+    if rotates:
+        rotate(node)
+    node.store.journal = [it for it in node.store.journal if it[0] not in ("edit", "edited")]
+    node.crash()
+    node.pass_time(60)
+    assert sorted(comes_to(node, "c")) == [b"A", b"a", b"b", b"c"]
 
 
 def test_a_snapshot_keeps_a_copy_that_is_buried_or_in_flight() -> None:

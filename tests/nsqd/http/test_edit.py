@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from nsqcommon.wire.headers import decode_headers
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.edit import MessagePlace, place_of
 from nsqd.broker.rules import ChannelRules, Overflow
+from nsqd.http import HistoryReads
 from tests.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_stats import CLIENT
 from tests.support.asgi import ask
 
@@ -141,6 +146,28 @@ def test_a_channel_that_is_full_takes_a_copy_only_instead_of_a_waiting_message_o
     assert (status, answer["message"], answer["fits"]) == (409, "FULL", 0)
     assert post(nsqd, "sequence=3")[0] == 200
     assert post(nsqd, "sequence=1&again=true&force=true")[0] == 200
+
+
+def test_a_topic_that_was_made_again_during_the_search_keeps_its_new_messages() -> None:
+    """The sequence that the search finds names another message in the new topic's log."""
+    found = Mock()
+    nsqd = Nsqd(HistoryReads(Mock(find=Mock(return_value=found)), at_once))
+
+    def make() -> None:
+        nsqd.post("/topic/create?topic=t")
+        nsqd.post(f"/channel/create?{CHANNEL}")
+        nsqd.post("/pub?topic=t", b"a")
+
+    def make_again(message_id: int) -> int:
+        with ThreadPoolExecutor(1) as thread:  # the request's own thread has a running event loop
+            thread.submit(nsqd.post, "/topic/delete?topic=t").result()
+            thread.submit(make).result()
+        return 0
+
+    make()
+    found.sequence_of = make_again
+    assert post(nsqd, "id=0000000000000001") == (404, {"message": "MESSAGE_NOT_FOUND"})
+    assert place_of(channel_of(nsqd), 0) is MessagePlace.WAITING
 
 
 def test_an_ephemeral_channel_is_refused(nsqd: Nsqd) -> None:
