@@ -422,12 +422,12 @@ def _as_upstream_error(method: str, url: str) -> Iterator[None]:
 
 
 def _failure_of(method: str, url: str, error: Exception, *, withheld: str = "") -> UpstreamError:
-    text = f'{method.capitalize()} "{url}": {reason_of(url, error)}'
+    text = f'{method.capitalize()} "{url}": {failure_of(url, error)}'
     timed_out = isinstance(error, httpx.TimeoutException | trio.TooSlowError)
     return UpstreamError(text, timed_out=timed_out, withheld=withheld)
 
 
-def reason_of(url: str, error: Exception) -> str:
+def failure_of(url: str, error: Exception) -> str:
     """Return the reason of a failed request in NSQ's words, for any of `FAILURES`."""
     address = url.partition("://")[2].partition("/")[0]
     if isinstance(error, httpx.ConnectTimeout):
@@ -466,10 +466,10 @@ def _innermost(error: BaseException) -> BaseException:
 def client_files(options: Options) -> CertificateFiles[ssl.SSLContext]:
     """Load the TLS files for all nodes. Raise StartupError, in NSQ's words, for invalid files."""
     paths = (options.http_client_tls_cert, options.http_client_tls_key, options.http_client_tls_root_ca_file)
-    return CertificateFiles("nodes", paths, partial(_client_context, options), certificate=options.http_client_tls_cert)
+    return CertificateFiles("nodes", paths, partial(client_context, options), certificate=options.http_client_tls_cert)
 
 
-def _client_context(options: Options) -> ssl.SSLContext:
+def client_context(options: Options) -> ssl.SSLContext:
     cert, key, root = (
         options.http_client_tls_cert,
         options.http_client_tls_key,

@@ -24,7 +24,7 @@ import trio
 from nsqadmin.cluster.model import Activity
 from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.parts.links import Links
-from nsqadmin.upstream.client import FAILURES, client_context, reason_of
+from nsqadmin.upstream.client import FAILURES, client_context, failure_of
 from nsqadmin.webhook.ledger import Ledger
 from nsqadmin.webhook.outbox import Outbox, Outcome
 from nsqadmin.webhook.post import Post, body_of
@@ -146,7 +146,7 @@ class IncidentWebhook:
         try:
             status, retry_after = await self._posted(receiver.url, body)
         except FAILURES as error:
-            reason = reason_of(f"http://{receiver.host}/", error)
+            reason = failure_of(f"http://{receiver.host}/", error)
             outcome = outbox.not_answered(trio.current_time())
         else:
             reason = f"got response {status}"
