@@ -235,7 +235,7 @@ def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
     assert at_a_rate is not None
     plan = shop.text(at_a_rate[1])
     assert 'name="rate"' in plan
-    assert "Those whose reason has “ValueError: no such order”" in plan
+    assert "Only messages whose reason contains “ValueError: no such order”" in plan
     assert "Cancel selected…" in page
     assert HTML not in shop.admin.http("GET", "/jobs/task?name=shop.charge").body.decode()
 
