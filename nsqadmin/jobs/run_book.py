@@ -18,6 +18,7 @@ MOST_TASKS: Final = 1_000
 MOST_FAILURES: Final = 10_000
 MOST_BYTES: Final = 32 << 20  # of the kept failures
 MOST_ENDED: Final = 2_000
+MOST_OF_A_JOB: Final = 100  # failures that are shown
 _MOST_RUNNING: Final = 10_000
 _MOST_WORKERS: Final = 5_000
 _MOST_TIMES: Final = 512  # of a task's last runs, for percentiles
@@ -255,8 +256,8 @@ class RunBook:
         return reversed(self._failures.values())
 
     def failures_of(self, topic: str, id: str) -> tuple[JobEvent, ...]:
-        """Return the kept failures of one job, the oldest first."""
-        return tuple(self._failures[number] for number in self._failed_at.get((topic, id), ()))
+        """Return the last kept failures of one job, the oldest first: a job may be retried for ever."""
+        return tuple(self._failures[number] for number in self._failed_at.get((topic, id), ())[-MOST_OF_A_JOB:])
 
     def success_of(self, topic: str, id: str) -> JobEvent | None:
         return self._ended.get((topic, id))

@@ -149,3 +149,9 @@ def test_failures_are_bounded_by_memory_whatever_text_is_long(book: RunBook) -> 
         tell(book, event(State.FAILED, f"{number}{wide}", error=f"{wide}{number}", message=f"{number}{wide}"))
     kept = sum(getsizeof(it.id) + getsizeof(it.error) + getsizeof(it.message) for it in book.failures())
     assert 0 < kept <= MOST_BYTES
+
+
+def test_a_job_that_is_retried_for_ever_shows_its_last_failures(book: RunBook) -> None:
+    for number in range(150):
+        tell(book, event(State.RETRYING, error=f"ValueError: {number}"))
+    assert [it.error for it in book.failures_of("shop", "1")] == [f"ValueError: {it}" for it in range(50, 150)]
