@@ -12,15 +12,28 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from threading import Event, Lock, Thread
 from traceback import format_exception
 from typing import TYPE_CHECKING, Final
 
 from nsqclient import NSQError
 from nsqclient.blocking import BlockingProducer
-from nsqcommon.job_reports import MOST_EVENTS, MOST_TEXT, TOPIC, JobEvent, JobReport, State, encode, end_of, one_line
+from nsqcommon.job_reports import (
+    MOST_EVENTS,
+    MOST_TEXT,
+    TOPIC,
+    JobEvent,
+    JobReport,
+    State,
+    encode,
+    end_of,
+    one_line,
+    size_of,
+    size_of_texts,
+)
 from nsqjobs.names import CHANNEL
 
 if TYPE_CHECKING:
@@ -31,10 +44,10 @@ log = logging.getLogger(__name__)
 _PAUSE: Final = 0.5  # seconds between two messages, so that one has many events
 _REPEAT: Final = 10.0  # seconds after which we repeat what runs, for an nsqadmin that has missed the start
 _MOST_WAITING: Final = 10_000  # events
-_MOST_BYTES: Final = 4 << 20  # of the texts of waiting events
+_MOST_BYTES: Final = 4 << 20  # of waiting events
 _IN_A_MESSAGE: Final = 500  # events, but fewer if they have long tracebacks
-_BYTES_OF_A_MESSAGE: Final = 256 << 10  # nsqd takes a megabyte
-_BYTES_OF_AN_EVENT: Final = 300  # without its traceback, about
+_BYTES_OF_A_MESSAGE: Final = 256 << 10  # of the ends of runs; nsqd takes a megabyte
+_MOST_OF_A_MESSAGE: Final = 900_000  # bytes, with the starts
 _RETRY_TIMEOUT: Final = 2.0  # seconds for one message
 _REST: Final = 5.0  # seconds after a failure
 _TTL: Final = {"nsq-ttl": b"60000"}  # milliseconds: older news mislead
@@ -93,8 +106,8 @@ class RunLog:
         self._pid = pid
         self._lock = Lock()
         self._running: dict[Run, bool] = {}  # True: its start was reported
-        self._ended: deque[JobEvent] = deque()
-        self._bytes = 0  # of the texts in `_ended`
+        self._ended: deque[tuple[JobEvent, int]] = deque()  # with their sizes
+        self._bytes = 0  # of `_ended`
         self._dropped = 0
         self._owes_whole = False  # the end of a run was dropped, so we have to say what still runs
         self._repeat_at = 0.0
@@ -123,16 +136,16 @@ class RunLog:
         """Record the end of a run. Only the first one counts."""
         took = max(0.0, (time.time() - run.started_at) * 1000) if ms is None else ms
         event = run.event(state, self._host, self._pid, ms=took, outcome=outcome, error=error, traceback=traceback)
+        size = size_of(event)
         with self._lock:
             was_reported = self._running.pop(run, None)
             if was_reported is None:
                 return
-            size = len(event.error) + len(event.traceback)
             if len(self._ended) >= _MOST_WAITING or self._bytes + size > _MOST_BYTES:
                 self._drop(1, was_reported=was_reported)
                 return
             self._bytes += size
-            self._ended.append(event)
+            self._ended.append((event, size))
 
     def forget_all(self) -> None:
         """Record that nothing runs here any more: the worker ends, and gives back its jobs."""
@@ -144,21 +157,28 @@ class RunLog:
         """Yield the reports to publish now. Each is taken out when it is asked for."""
         if now >= self._repeat_at:
             self._repeat_at = now + _REPEAT
-            self._owes_whole = self._owes_whole or not self.is_idle
+            self._repeat()
         while (report := self._next()) is not None:
             yield report
 
+    def _repeat(self) -> None:
+        with self._lock:
+            if len(self._running) > MOST_EVENTS:  # in several messages, none of which is whole
+                self._running = dict.fromkeys(self._running, False)
+            else:
+                self._owes_whole = self._owes_whole or bool(self._running)
+
     def _next(self) -> JobReport | None:
         with self._lock:
-            ended = self._oldest()
-            if self._ended or not self._owes_whole or len(self._running) + len(ended) > MOST_EVENTS:
-                room = MOST_EVENTS - len(ended) if not self._ended else 0
-                started = [run for run, reported in self._running.items() if not reported][:room]
-                is_whole = False
-            else:
-                started, is_whole, self._owes_whole = list(self._running), True, False
-            if not ended and not started and not is_whole:
-                self._owes_whole = False  # too many run to say it
+            ended, size = self._oldest()
+            room = MOST_EVENTS - len(ended) if not self._ended else 0
+            started = [run for run, reported in self._running.items() if not reported]
+            is_whole = False
+            if self._owes_whole and not self._ended:
+                self._owes_whole = False  # it is said now, or too many run to say it
+                is_whole = len(_fitting(self._running, room, size)) == len(self._running)
+            started = list(self._running) if is_whole else _fitting(started, room, size)
+            if not (ended or started or is_whole):
                 return None
             self._running.update(dict.fromkeys(started, True))
             dropped = self._dropped
@@ -166,17 +186,16 @@ class RunLog:
         worker = f"{self._host}:{self._pid}"
         return JobReport(worker=worker, events=(*ended, *news), is_whole=is_whole, dropped=dropped)
 
-    def _oldest(self) -> list[JobEvent]:
-        """Take events for one message. The caller has the lock."""
+    def _oldest(self) -> tuple[list[JobEvent], int]:
+        """Take events for one message, and return them with their size. The caller has the lock."""
         events: list[JobEvent] = []
         size = 0
         while self._ended and len(events) < _IN_A_MESSAGE and size < _BYTES_OF_A_MESSAGE:
-            event = self._ended.popleft()
-            texts = len(event.error) + len(event.traceback)
-            self._bytes -= texts
-            size += texts + _BYTES_OF_AN_EVENT
+            event, bytes_of_it = self._ended.popleft()
+            self._bytes -= bytes_of_it
+            size += bytes_of_it
             events.append(event)
-        return events
+        return events, size
 
     def lost(self, report: JobReport) -> None:
         """Count the events of a report that could not be published."""
@@ -186,6 +205,17 @@ class RunLog:
     def _drop(self, count: int, *, was_reported: bool) -> None:
         self._dropped += count
         self._owes_whole = self._owes_whole or was_reported
+
+
+def _fitting(runs: Iterable[Run], room: int, size: int) -> list[Run]:
+    """Return the first runs for which a message of this size has room."""
+    found: list[Run] = []
+    for run in islice(runs, room):
+        size += size_of_texts(run.name[:MOST_TEXT], run.id[:MOST_TEXT])
+        if size > _MOST_OF_A_MESSAGE:
+            break
+        found.append(run)
+    return found
 
 
 class Reporter:
@@ -249,9 +279,17 @@ class Reporter:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._thread = Thread(target=self._publish_all, name="nsqjobs.reports", daemon=True)
-                    self._thread.start()
-                    atexit.register(self.close)
+                    self._begin_thread()
+
+    def _begin_thread(self) -> None:
+        thread = Thread(target=self._publish_all, name="nsqjobs.reports", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread is left, or Python ends: the job mustn't fail for that
+            log.debug("cannot report jobs yet: %s", error)
+            return
+        self._thread = thread
+        atexit.register(self.close)
 
     # The reporter's thread
 

@@ -19,6 +19,7 @@ MOST_TRACEBACK: Final = 8 << 10  # bytes: the end of a traceback
 MOST_TEXT: Final = 255  # characters of any other text
 
 _VERSION: Final = 1
+_ENVELOPE: Final = 300  # bytes of an event without its texts, about
 _CUT: Final = "...\n"  # before the end of a long traceback
 _LATEST: Final = 253402300799.0  # the end of the year 9999: we can't show a later time
 _LONGEST: Final = 1e12  # milliseconds
@@ -67,16 +68,36 @@ class JobReport:
 
 
 def encode(report: JobReport) -> bytes:
-    return json.dumps(
+    return _encoded(
         {
             "version": _VERSION,
             "worker": report.worker,
             "is_whole": report.is_whole,
             "dropped": report.dropped,
             "events": [_document(event, report.worker) for event in report.events],
-        },
-        separators=(",", ":"),
-    ).encode()
+        }
+    )
+
+
+def size_of(event: JobEvent) -> int:
+    """Return about how many bytes an event takes in a message, and never much less."""
+    return size_of_texts(event.name, event.id, event.error, event.traceback)
+
+
+def size_of_texts(*texts: str) -> int:
+    """Return about how many bytes an event with these texts takes in a message."""
+    return _ENVELOPE + sum(map(_size_of, texts))
+
+
+def _size_of(text: str) -> int:
+    if text.isascii() and text.isprintable():
+        return len(text)
+    return len(_encoded(text))  # a control character takes six bytes
+
+
+def _encoded(value: Any) -> bytes:
+    # Half a surrogate pair, as in the name of a file that isn't UTF-8, becomes an escape of JSON.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def _document(event: JobEvent, worker: str) -> dict[str, Any]:
@@ -147,7 +168,7 @@ def _any_text(said: Mapping[str, Any], name: str) -> str:
     text = said.get(name, "")
     if not isinstance(text, str):
         raise TypeError(f"{name} is no text")
-    return text
+    return printable(text)
 
 
 def _text(said: Mapping[str, Any], name: str) -> str:
@@ -165,6 +186,11 @@ def _number(value: object, most: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise TypeError(f"{value!r:.40} is no number up to {most:g}")
     return float(value)
+
+
+def printable(text: str) -> str:
+    """Return a text that can be encoded: JSON may have half a surrogate pair, which would break a whole page."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def one_line(error: BaseException) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from nsqcommon.job_reports import printable
+
 _MOST: Final = 1 << 20  # bytes of a body: decoding a larger one would hold up others
 _INNER: Final = "application/json"
 
@@ -52,7 +54,7 @@ def arguments_of(body: bytes | None, library: str) -> Arguments:
 def _of_celery(said: Mapping[str, Any]) -> Arguments:
     kind = said.get("content-type", _INNER)
     if kind != _INNER:
-        return Arguments(problem=f"They are serialized as {kind!s:.60}, which is not decoded here")
+        return Arguments(problem=f"They are serialized as {printable(str(kind)):.60}, which is not decoded here")
     body = said["body"]
     encoding = said["properties"].get("body_encoding")
     inner = json.loads(b64decode(body) if encoding == "base64" else body)
@@ -68,4 +70,4 @@ def _set_ones(embed: object) -> object:
 
 
 def _pretty(value: object) -> str:
-    return "" if value == "" else json.dumps(value, ensure_ascii=False, indent=2)
+    return "" if value == "" else printable(json.dumps(value, ensure_ascii=False, indent=2))

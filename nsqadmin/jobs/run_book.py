@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from sys import getsizeof
 from typing import Final
 
 from nsqcommon.job_reports import JobEvent, JobReport, State
@@ -17,13 +18,14 @@ MOST_TASKS: Final = 1_000
 MOST_FAILURES: Final = 10_000
 MOST_BYTES: Final = 32 << 20  # of the kept failures
 MOST_ENDED: Final = 2_000
+MOST_OF_A_JOB: Final = 100  # failures that are shown
 _MOST_RUNNING: Final = 10_000
 _MOST_WORKERS: Final = 5_000
 _MOST_TIMES: Final = 512  # of a task's last runs, for percentiles
 _SILENT: Final = 35.0  # seconds: a worker repeats what it runs every ten
 _WINDOW: Final = 60  # seconds of "done a minute"
 _SLOT: Final = 5
-_ENVELOPE: Final = 1_000  # bytes of a kept event without its traceback, about
+_ENVELOPE: Final = 400  # bytes of a kept event without its texts, about
 
 Key = tuple[str, str]  # topic, and a job's id or nsqd's id of a message
 
@@ -94,7 +96,9 @@ class RunBook:
     def __init__(self, wall: Callable[[], float]) -> None:
         self.version = 0  # changes with each report
         self.unlisted = 0  # events of tasks beyond `MOST_TASKS`
+        self.is_running_cut = False  # more jobs run than we keep
         self._wall = wall
+        self._running = 0  # of all workers
         self._tasks: dict[tuple[str, str], _Counted] = {}
         self._workers: OrderedDict[str, _Worker] = OrderedDict()  # those heard of last at the end
         self._failures: OrderedDict[int, JobEvent] = OrderedDict()
@@ -112,23 +116,47 @@ class RunBook:
         worker = self._worker(report.worker)
         worker.seen_at, worker.dropped = now, report.dropped
         if report.is_whole:
-            worker.running.clear()
+            self._forget_running(worker)
         for event in report.events:
+            if event.state is not State.FAILED and event.state is not State.RETRYING and event.traceback:
+                event = replace(event, traceback="")  # only failures have room for one
+            key = event.topic, event.id
             if event.state is State.STARTED:
-                if len(worker.running) < _MOST_RUNNING:
-                    worker.running[event.topic, event.id] = event
+                self._start(worker, key, event)
                 self._count(event, None)
             else:
-                worker.running.pop((event.topic, event.id), None)
+                if worker.running.pop(key, None) is not None:
+                    self._running -= 1
                 self._count(event, now)
                 self._end(event)
+        self.is_running_cut = self._running >= _MOST_RUNNING
+
+    def _start(self, worker: _Worker, key: Key, event: JobEvent) -> None:
+        if key not in worker.running:
+            if self._running >= _MOST_RUNNING:
+                self._forget_silent()
+            if self._running >= _MOST_RUNNING:
+                return
+            self._running += 1
+        worker.running[key] = event
+
+    def _forget_silent(self) -> None:
+        since = self._wall() - _SILENT
+        for worker in self._workers.values():
+            if worker.seen_at >= since:
+                break
+            self._forget_running(worker)
+
+    def _forget_running(self, worker: _Worker) -> None:
+        self._running -= len(worker.running)
+        worker.running.clear()
 
     def _worker(self, name: str) -> _Worker:
         worker = self._workers.get(name)
         if worker is None:
             worker = self._workers[name] = _Worker()
             if len(self._workers) > _MOST_WORKERS:
-                self._workers.popitem(last=False)
+                self._forget_running(self._workers.popitem(last=False)[1])
         self._workers.move_to_end(name)
         return worker
 
@@ -228,8 +256,8 @@ class RunBook:
         return reversed(self._failures.values())
 
     def failures_of(self, topic: str, id: str) -> tuple[JobEvent, ...]:
-        """Return the kept failures of one job, the oldest first."""
-        return tuple(self._failures[number] for number in self._failed_at.get((topic, id), ()))
+        """Return the last kept failures of one job, the oldest first: a job may be retried for ever."""
+        return tuple(self._failures[number] for number in self._failed_at.get((topic, id), ())[-MOST_OF_A_JOB:])
 
     def success_of(self, topic: str, id: str) -> JobEvent | None:
         return self._ended.get((topic, id))
@@ -245,9 +273,19 @@ class RunBook:
 
 def _size_of(event: JobEvent) -> int:
     # Python keeps text in 1, 2 or 4 bytes a character, by its widest one.
-    text = event.traceback
-    width = 1 if text.isascii() else 4
-    return _ENVELOPE + len(text) * width
+    texts = (
+        event.name,
+        event.id,
+        event.library,
+        event.topic,
+        event.channel,
+        event.worker,
+        event.message,
+        event.outcome,
+        event.error,
+        event.traceback,
+    )
+    return _ENVELOPE + sum(map(getsizeof, texts))
 
 
 def percentile(times: tuple[float, ...], share: float) -> float | None:

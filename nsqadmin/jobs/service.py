@@ -41,6 +41,7 @@ class JobsShown:
     has_reports: bool  # some worker reports
     dropped: int  # events that workers could not send
     unlisted: int  # events of tasks beyond those we count
+    is_running_cut: bool  # more jobs run than we keep
     taken_at: float  # when the messages were read
 
 
@@ -75,6 +76,7 @@ class Jobs:
             has_reports=self.book.has_reports,
             dropped=self.book.dropped,
             unlisted=self.book.unlisted,
+            is_running_cut=self.book.is_running_cut,
             taken_at=survey.taken_at,
         )
 

@@ -54,6 +54,7 @@ class KindReading:
     by_task: Counter[str] = field(default_factory=Counter)
     retrying: Counter[str] = field(default_factory=Counter)  # those of them that are retries
     errors: dict[str, Counter[str]] = field(default_factory=dict)  # reasons of burials by task
+    is_guessed: bool = False  # some of what was read may be of another kind
     missing: dict[str, str] = field(default_factory=dict)  # nodes that weren't read, or not to the end, and why
 
     @property
@@ -195,6 +196,7 @@ class Surveyor:
         waiting = waiting_in(raw)
         runs = runs_of(waiting)
         if len(waiting) == _MOST_PLACES and errand.limit > _MOST_PLACES:  # then what follows in the log waits, mostly
+            kind.is_guessed = True
             first = max(waiting) + 1
             runs.append((first, min(first + errand.limit - _MOST_PLACES, max(first, int(raw["end"])))))
         for first, end in runs:

@@ -177,7 +177,7 @@ def _estimated(queue: QueueReading, name: str) -> Quantity:
     """Return how many messages of a task wait, by its share of those that were read."""
     reading = queue.kinds[Kind.WAITING]
     seen = reading.by_task[name]
-    if reading.read >= reading.total and reading.is_whole:
+    if reading.read >= reading.total and reading.is_whole and not reading.is_guessed:
         return Quantity(seen)
     if not seen:
         return UNKNOWN  # the task may be among the others

@@ -111,3 +111,9 @@ def test_an_error_that_cannot_be_printed_has_a_line() -> None:
             raise RuntimeError
 
     assert one_line(Broken()) == "Broken: (its text can't be printed)"
+
+
+def test_half_a_surrogate_pair_becomes_an_escape() -> None:
+    body = b'{"version":1,"worker":"h:1","events":[{"state":"failed","name":"\\ud800","id":"1","started_at":1}]}'
+    (event,) = decode(body).events
+    assert event.name == "\\ud800"

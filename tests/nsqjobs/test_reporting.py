@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import pytest
 
-from nsqcommon.job_reports import MOST_EVENTS, MOST_TRACEBACK, JobReport, State
+from nsqcommon.job_reports import MOST_EVENTS, MOST_TRACEBACK, JobReport, State, encode
 from nsqjobs.addresses import parse_url
 from nsqjobs.reporting import Reporter, Run, RunLog
 
@@ -158,3 +160,43 @@ def test_a_forked_process_reports_only_its_own_runs() -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     reporter.close()
+
+
+@pytest.mark.parametrize("text", ["\x00" * 8_000, "я" * 4_000, "\udcff" * 8_000])
+def test_no_message_is_larger_than_nsqd_takes(log: RunLog, text: str) -> None:
+    for number in range(40):
+        it = run(number)
+        log.start(it)
+        end(log, it, traceback=text)
+    for number in range(1_000):
+        log.start(replace(run(number), id=f"{number}-" + "ж" * 240, name="ж" * 255))
+    reports = taken(log)
+    assert states(reports).count("started") == 1_000
+    assert states(reports).count("failed") == 40
+    assert max(len(encode(it)) for it in reports) < 1 << 20
+
+
+def test_a_process_with_too_many_running_jobs_for_a_message_repeats_them(log: RunLog) -> None:
+    for number in range(MOST_EVENTS + 1):
+        log.start(run(number))
+    taken(log)
+    repeated = taken(log, now=60.0)
+    assert states(repeated) == ["started"] * (MOST_EVENTS + 1)
+    assert not any(it.is_whole for it in repeated)
+
+
+def test_a_job_runs_without_its_report_if_no_thread_can_start() -> None:
+    program = """
+import threading
+from nsqjobs.addresses import parse_url
+from nsqjobs.reporting import Reporter, Run
+threading.stack_size(1 << 40)  # no machine has this much
+reporter = Reporter(parse_url("nsq://127.0.0.1:1", max_attempts=0))
+it = Run(library="celery", name="charge", id="1", topic="mails", started_at=1.0)
+reporter.start(it)
+reporter.failed(it, ValueError("x"), outcome="buried")
+reporter.close()
+print("done")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.stdout, ran.returncode) == ("done\n", 0), ran.stderr

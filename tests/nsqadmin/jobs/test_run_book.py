@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Any
 
 import pytest
@@ -126,3 +127,31 @@ def test_percentiles() -> None:
     assert percentile(times, 0.5) == 51.0
     assert percentile(times, 0.95) == 96.0
     assert percentile((), 0.5) is None
+
+
+def test_running_jobs_are_bounded_over_all_workers_and_that_is_said(book: RunBook, clock: Clock) -> None:
+    for number in range(12):
+        starts = [event(State.STARTED, f"{number}-{it}", traceback="x" * 8_000) for it in range(1_000)]
+        tell(book, *starts, worker=f"h:{number}")
+    running = list(book.running())
+    assert len(running) == 10_000
+    assert not any(it.traceback for it in running)
+    assert book.is_running_cut
+    clock.now += 60
+    tell(book, event(State.STARTED, "new"), worker="h:new")  # the others have fallen silent
+    assert [it.id for it in book.running()] == ["new"]
+    assert not book.is_running_cut
+
+
+def test_failures_are_bounded_by_memory_whatever_text_is_long(book: RunBook) -> None:
+    wide = "\U0001f600" * 250
+    for number in range(10_000):
+        tell(book, event(State.FAILED, f"{number}{wide}", error=f"{wide}{number}", message=f"{number}{wide}"))
+    kept = sum(getsizeof(it.id) + getsizeof(it.error) + getsizeof(it.message) for it in book.failures())
+    assert 0 < kept <= MOST_BYTES
+
+
+def test_a_job_that_is_retried_for_ever_shows_its_last_failures(book: RunBook) -> None:
+    for number in range(150):
+        tell(book, event(State.RETRYING, error=f"ValueError: {number}"))
+    assert [it.error for it in book.failures_of("shop", "1")] == [f"ValueError: {it}" for it in range(50, 150)]

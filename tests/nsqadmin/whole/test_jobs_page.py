@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -235,7 +235,7 @@ def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
     assert at_a_rate is not None
     plan = shop.text(at_a_rate[1])
     assert 'name="rate"' in plan
-    assert "Those whose reason has “ValueError: no such order”" in plan
+    assert "Only messages whose reason contains “ValueError: no such order”" in plan
     assert "Cancel selected…" in page
     assert HTML not in shop.admin.http("GET", "/jobs/task?name=shop.charge").body.decode()
 
@@ -410,3 +410,26 @@ def test_without_payload_no_task_has_a_name(tmp_path: Path) -> None:
             assert b"secret" not in seen("/jobs/id-2").body
             assert b"shop.charge" not in seen("/jump?q=charge").body
             assert "Traceback" not in admin.log
+
+
+# Anyone may publish to the topic
+
+
+def test_no_report_and_no_argument_breaks_a_page(shop: Shop) -> None:
+    broken = "broken \ud800 \x00\x1b[31m</script>\u202e"
+    job = headers("celery", "shop.broken", "broken-1")
+    publish(shop.nodes[0], "shop", celery_body(broken), job, delay=3600)
+    failed = event(State.FAILED, broken, broken, "shop", error=broken, traceback=broken, outcome=broken, worker=broken)
+    known = replace(failed, name="shop.broken", id="broken-1")
+    report(shop.nodes[0], failed, known, replace(failed, state=State.STARTED), worker=broken)
+    eventually(lambda: b"shop.broken" in shop.admin.http("GET", "/metrics").body)
+    for path in (
+        "/jobs",
+        "/api/v2/jobs",
+        "/metrics",
+        "/jump?q=broken",
+        "/jobs/task?name=shop.broken",
+        "/jobs/job?topic=shop&id=broken-1",
+        "/api/v2/jobs/job?topic=shop&id=broken-1",
+    ):
+        assert shop.admin.http("GET", path).status == 200, path
