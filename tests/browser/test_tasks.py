@@ -17,6 +17,7 @@ from tests.support.cluster import name_of
 from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually
 
 WAITING = 100  # messages on each node
+STUCK_AFTER = 90.0  # seconds; nsqadmin waits half a minute until it calls consumers stuck, on an idle machine
 
 
 @dataclass
@@ -92,7 +93,7 @@ def watching(trouble: Trouble) -> Iterator[Nsqadmin]:
         eventually(lambda: len(admin.json("GET", "/api/v2/nodes").json["nodes"]) == 3)
         eventually(lambda: b"ledger" in admin.http("GET", "/topics").body)
         trouble.pause()
-        eventually(lambda: _problems(admin) >= 3)
+        eventually(lambda: _problems(admin) >= 3, STUCK_AFTER)
         yield admin
         assert "Traceback" not in admin.log
 
