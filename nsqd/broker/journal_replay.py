@@ -473,8 +473,8 @@ def _apply_to_topic(topic: TopicState, change: Change) -> None:
         case ("doubt", _, sequence):
             for channel in topic.channels.values():
                 channel.doubt(sequence)
-        case ("edit", name, channel, copy, replaced, due_ms):
-            topic.edit(name, channel, copy, replaced, due_ms)
+        case ("edit", name, edited, copy, replaced, due_ms):  # not `channel`: for mypyc, that is a ChannelState here
+            topic.edit(name, edited, copy, replaced, due_ms)
         case ("channel", _, name, cursor):
             topic.channels.setdefault(name, ChannelState(cursor))
         case ("nochannel", _, name):
