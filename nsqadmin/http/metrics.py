@@ -107,7 +107,7 @@ class _Monitoring:
             *(webhook_metrics(webhook.outboxes) if (webhook := self._services.webhook) is not None else ()),
             *certificate_metrics("nsqadmin", self._services.certificates),
         ]
-        if (jobs := self._services.jobs) is not None and jobs.book.has_reports:
+        if (jobs := self._services.jobs) is not None:
             own += job_metrics(jobs.runs(identity), dropped=jobs.book.dropped)
         body = exposition(
             [*own, *cluster_metrics(snapshot), *topic_metrics(topics), *condition_metrics(snapshot, identity.sees)]

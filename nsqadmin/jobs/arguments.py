@@ -42,9 +42,12 @@ def arguments_of(body: bytes | None, library: str) -> Arguments:
             raise TypeError("no object")
         if library == "celery":
             return _of_celery(said)
+        args, kwargs = said["args"], said["kwargs"]
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise TypeError("no arguments")
         return Arguments(
-            args=_pretty(said["args"]),
-            kwargs=_pretty(said["kwargs"]),
+            args=_pretty(args),
+            kwargs=_pretty(kwargs),
             options=_pretty(said.get("labels") or said.get("options") or ""),
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):

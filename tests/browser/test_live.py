@@ -150,9 +150,10 @@ def test_what_one_holds_stays_where_it_is_while_numbers_move(page: Browser, clus
 def test_only_what_changes_for_the_worse_or_better_is_announced(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open("/")
     page.wait("document.querySelector('#live').dataset.state === 'on'")
-    cluster.nodes[0].post(f"/channel/pause?topic={topic}&channel=c")
+    cluster.nodes[0].post(f"/channel/create?topic={topic}&channel=alone")
+    cluster.nodes[0].post(f"/pub?topic={topic}", b"nobody reads it")
     page.wait("/problem|warning/.test(document.querySelector('#announce').textContent)")
-    page.wait_for_text(f"{topic}/c", "[data-live='attention']")
+    page.wait_for_text(f"{topic}/", "[data-live='attention']")
     assert page.count("[aria-live], [role=status]:not(.hush)") == 0
 
 

@@ -91,6 +91,10 @@ def test_nsqadmin_exports_what_the_page_says(tmp_path: Path) -> None:
         "nsq_node_silent_messages",
         "nsq_topic_silent_nodes",
         "nsq_channel_silent_nodes",
+        "nsq_job_runs_total",
+        "nsq_job_running",
+        "nsq_job_seconds",
+        *(f"nsq_channel_{it}_rate" for it in ("net", "dropped", "expired", "buried")),
         "nsq_topic_policy_messages",
         "nsq_channel_policy_messages",
     }
@@ -98,7 +102,9 @@ def test_nsqadmin_exports_what_the_page_says(tmp_path: Path) -> None:
         nsqd.post("/pub?topic=t", b"body")
         nsqd.post("/channel/create?topic=t&channel=c")
         node = f"nsqd-http-address={nsqd.http_address[0]}:{nsqd.http_address[1]}"
-        with Nsqadmin(node, "https-address=127.0.0.1:0", *tls_options(tmp_path)) as nsqadmin:
+        with Nsqadmin(
+            node, "incident-webhook=http://127.0.0.1:9/", "https-address=127.0.0.1:0", *tls_options(tmp_path)
+        ) as nsqadmin:
             eventually(lambda: nsqadmin.http("GET", "/healthz").status == 200)
             assert exported(nsqadmin, sometimes=sometimes) == documented("nsqadmin")
 

@@ -259,7 +259,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(which=SEQUENCES)
     def redeliver(self, which: set[int]) -> None:
         self.ledger.record_progress()
-        found = [it for it in self.at(Place.DONE) if it in which]
+        # Redelivery leaves out what an edited copy has replaced (operator_actions.py).
+        found = [it for it in self.at(Place.DONE) if it in which and it not in self.replaced]
         if found:
             self.ledger.give_back(found)
         self.put(found, Place.WAITING)

@@ -25,7 +25,9 @@ def test_a_folder_has_no_options(tmp_path: Path) -> None:
 def test_without_the_library_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "nsqd.remote.stores.obstore", raising=False)
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(StartupError, match=r"^--remote=s3://lake needs .*: pip install 'nsq-suite\[remote\]'$"):
+    with pytest.raises(
+        StartupError, match=r"^--remote=s3://lake needs .*: pip install '\.\[remote\]', in a checkout of nsq-suite$"
+    ):
         open_store(parse_location("s3://lake"), {})
 
 
