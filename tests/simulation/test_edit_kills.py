@@ -16,7 +16,7 @@ VERDICTS = {
     "an edit leaves what it replaces": "although a later one replaces it",
     "a crash brings back what an edit has replaced": "although a later one replaces it",
     # A repeat finds the message replaced, and is refused; or it runs again, a second time.
-    "nobody remembers the token of an edit": "was refused, and has come before|although its edit was refused|made twice",
+    "nobody remembers the token of an edit": "was refused, and has come before|although its edit was refused|made twice|and came as",
 }
 
 
