@@ -310,7 +310,7 @@ In a minute, things have gone wrong in the shop. Try:
   who is stuck?    {admin}/topics/shipments/labels: its printer jams after {cluster.trouble_after:.0f} s; kill -9 its program, and it starts again
   a bad release    {admin}/topics/payments/ledger?tab=consumers: which of the two releases fails?
   kick and undo    {admin}/topics/invoices/mail?tab=buried: deliver failed invoices again, two a second; stop; undo
-  find a message   {admin}/topics/orders?tab=messages: search for item = lamp, and replay one to a single channel
+  a failed task    {admin}/jobs: which task fails, and why? Retry one
   who waits        {admin}/topics/prints/printer?tab=groups: acme has thousands of jobs; do the other customers wait?
 
   publish          curl -d hello 'http://{HOST}:{http}/pub?topic=greetings'

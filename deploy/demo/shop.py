@@ -162,6 +162,7 @@ def make_tasks(addresses: Sequence[str]) -> Any:
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
         worker_send_task_events=False,
+        broker_transport_options={"report": True},  # so nsqadmin shows what runs, and why a task failed
     )
 
     @app.task(name="shop.send_receipt", bind=True, max_retries=2)  # type: ignore[untyped-decorator]
