@@ -48,7 +48,7 @@ from nsqadmin.upstream.sampler import Sampler
 from nsqadmin.webhook.sender import IncidentWebhook
 from nsqcommon import web
 from nsqcommon.budget import Budget
-from nsqcommon.certificate_files import CertificateFiles, renewable
+from nsqcommon.certificate_files import CertificateFiles, RenewedContext, renewable
 from nsqcommon.daemon import tune_garbage_collection, version_line, wait_for_signal
 from nsqcommon.handshake import MOST_UNDER_WAY, TlsServer
 from nsqcommon.net import bind, close_listener, format_listener
@@ -190,7 +190,9 @@ async def _live_services(
     notifier = Notifier(settings.options)
     sampler = Sampler(lambda: settings.options, upstream, activity, shows_texts=policy.shows_payload_to_all)
     book = Book(activity.newest)
-    webhook = IncidentWebhook(settings.options, activity.add_event) if settings.options.incident_webhook else None
+    webhook: IncidentWebhook | None = None
+    if settings.options.incident_webhook:
+        webhook = IncidentWebhook(settings.options, RenewedContext(upstream.files), activity.add_event)
     sampler.on_snapshot(partial(_observe, book, webhook))
     hub = Hub(sampler, book)
     sampler.on_snapshot(hub.send_snapshot)

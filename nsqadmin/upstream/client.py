@@ -466,10 +466,10 @@ def _innermost(error: BaseException) -> BaseException:
 def client_files(options: Options) -> CertificateFiles[ssl.SSLContext]:
     """Load the TLS files for all nodes. Raise StartupError, in NSQ's words, for invalid files."""
     paths = (options.http_client_tls_cert, options.http_client_tls_key, options.http_client_tls_root_ca_file)
-    return CertificateFiles("nodes", paths, partial(client_context, options), certificate=options.http_client_tls_cert)
+    return CertificateFiles("nodes", paths, partial(_client_context, options), certificate=options.http_client_tls_cert)
 
 
-def client_context(options: Options) -> ssl.SSLContext:
+def _client_context(options: Options) -> ssl.SSLContext:
     cert, key, root = (
         options.http_client_tls_cert,
         options.http_client_tls_key,

@@ -24,7 +24,7 @@ import trio
 from nsqadmin.cluster.model import Activity
 from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.parts.links import Links
-from nsqadmin.upstream.client import FAILURES, client_context, failure_of
+from nsqadmin.upstream.client import FAILURES, failure_of
 from nsqadmin.webhook.ledger import Ledger
 from nsqadmin.webhook.outbox import Outbox, Outcome
 from nsqadmin.webhook.post import Post, body_of
@@ -32,6 +32,8 @@ from nsqcommon.options import seconds
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
+    import ssl
+
     from nsqadmin.diagnosis.incident import IncidentChange
     from nsqadmin.options import Options
 
@@ -71,8 +73,15 @@ class _Receiver:
 
 
 class IncidentWebhook:
-    def __init__(self, options: Options, note: Callable[[Activity], None], *, wall: Callable[[], float] = time) -> None:
-        """`note` adds an event to the activity."""
+    def __init__(
+        self,
+        options: Options,
+        tls: ssl.SSLContext,
+        note: Callable[[Activity], None],
+        *,
+        wall: Callable[[], float] = time,
+    ) -> None:
+        """`tls` begins each connection to a receiver. `note` adds an event to the activity."""
         self._note = note
         self._wall = wall
         self._ledger = Ledger()
@@ -85,7 +94,7 @@ class IncidentWebhook:
         self._links = Links(options.prefix)
         self._via = platform.node()
         self._client = httpx.AsyncClient(
-            verify=client_context(options),
+            verify=tls,
             trust_env=False,
             follow_redirects=False,
             headers=_HEADERS,

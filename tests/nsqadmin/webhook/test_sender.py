@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -45,7 +46,10 @@ class Webhook:
     def __init__(self, *urls: str, hanging: Sequence[str] = (), **options: Any) -> None:
         self.activity: list[Activity] = []
         self.sender = IncidentWebhook(
-            Options(incident_webhook=urls, **options), self.activity.append, wall=lambda: NOW + 99
+            Options(incident_webhook=urls, **options),
+            ssl.create_default_context(),
+            self.activity.append,
+            wall=lambda: NOW + 99,
         )
         self._awaited = [box for name, box in self.sender.outboxes.items() if name not in hanging]
 
