@@ -140,7 +140,7 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
     holders = [it for row in rows for it in row.clients or () if it.in_flight_count]
     if lasts < least or any(is_busy(it, now) for it in holders):
         return
-    # A Go nsqd doesn't tell touches or ages: there, only timeouts show that nobody works on the messages.
+    # A Go nsqd reports neither touches nor ages: there, only timeouts show that no consumer works on the messages.
     is_sure = bool(stall.timed_out) or bool(holders and all(it.oldest_in_flight is not None for it in holders))
     if not is_sure and any(row.clients is None for row in rows) and lasts < _RECENT:
         return  # the consumers are being asked for
@@ -328,7 +328,7 @@ def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
     if not lagging or not any(
         (it.client.finish_rate or 0.0) > _STANDSTILL or it.condition is Condition.BUSY for it in others
     ):
-        return  # if nobody works at all, the delivery rules say so
+        return  # if no consumer works at all, the delivery rules say so
     client, word = lagging[0].client, lagging[0].condition
     many = f"{len(lagging)} of {counted(len(found), 'consumer')} are slow or stuck, such as" if len(lagging) > 1 else ""
     yield case.finding(

@@ -254,7 +254,7 @@ def state_of(
         return ("Retrying", "warning") if job is not None and job.retries else ("Scheduled", "info")
     ended = max((it for it in (last, success) if it is not None), key=lambda it: it.ended_at, default=None)
     if ended is None:
-        return "Waiting, or done", "muted"  # without reports, nobody can tell these apart
+        return "Waiting, or done", "muted"  # without reports, we can't tell these apart
     if ended.state is State.SUCCEEDED:
         return "Done", "ok"
     return ("Failed", "problem") if ended.state is State.FAILED else ("Retrying", "warning")
