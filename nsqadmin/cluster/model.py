@@ -568,6 +568,8 @@ class Evidence:
 # Labels of evidence that quotes a node or nsqlookupd, which can name any topic.
 QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
 
+RECURRING: Final = 2  # returns within an hour
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -589,6 +591,7 @@ class Finding:
     is_inferred: bool = False  # likely, not certain
     is_frozen: bool = False  # found before a node fell silent, and kept until that node answers
     is_held: bool = False  # not found any more, and kept until that has lasted for a while
+    returns: int = 0  # how often it, or something of its family, was away for a while and came back in the last hour
     action: str = ""  # kind of action that may help
     weight: float = 0.0  # its impact: see `nsqadmin.diagnosis.impact`
 
@@ -597,6 +600,11 @@ class Finding:
         """Identifies the finding from one sample to the next."""
         rule = f"{self.rule}:{self.facet}" if self.facet else self.rule
         return "/".join((rule, self.topic, self.channel, self.node))
+
+    @property
+    def is_recurring(self) -> bool:
+        """True if it comes and goes, so that it stays until it has been away for long: `diagnosis/upkeep.py`."""
+        return self.returns >= RECURRING
 
     def without_quotes(self) -> Finding:
         """Return the finding without texts of nodes, for viewers who don't see all topics."""

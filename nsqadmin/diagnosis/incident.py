@@ -7,7 +7,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-from nsqadmin.cluster.model import Activity, Finding, Severity
+from nsqadmin.cluster.model import RECURRING, Activity, Finding, Severity
 from nsqadmin.diagnosis.rules import Effect, Family, rule_of
 
 
@@ -84,6 +84,16 @@ class Incident:
         return all(finding.is_held for finding in self.findings)
 
     @property
+    def returns(self) -> int:
+        """How often something of it came back within the last hour."""
+        return max((finding.returns for finding in self.findings), default=0)
+
+    @property
+    def is_recurring(self) -> bool:
+        """True if something of it comes and goes, so that it stays open until that has been away for long."""
+        return self.returns >= RECURRING
+
+    @property
     def wrong(self) -> tuple[Finding, ...]:
         """The findings that a mark has to cover: all that are no remarks, or the remarks if there is nothing else."""
         if self.severity is Severity.INFO:
@@ -123,7 +133,7 @@ class IncidentRecord:
     peak: int  # the most messages that waited
     peak_at: float
     last_seen: float
-    returned: int = 0  # how often it closed and came back soon
+    returned: int = 0  # how often it came back soon
     turns: tuple[Turn, ...] = ()  # oldest first
     changes: tuple[Activity, ...] = ()  # just before it began, oldest first
     compared_at: float  # the moment with which we compare to see if it grows
@@ -168,7 +178,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentChange:
-    """A change of an incident between two snapshots. Remarks and muted incidents make none."""
+    """A change of an incident between two snapshots. Remarks make none, and muted incidents only close."""
 
     kind: ChangeKind
     at: float

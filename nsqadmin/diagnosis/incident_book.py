@@ -8,8 +8,9 @@ after it has closed, it begins again, too, and the time before is such a line.
 `coverage.py` decides for which incidents people's marks hold. Muting lasts until the chosen time, whether something of
 it is there or not; an acknowledgement ends when nothing of it has been there for `BLIP` seconds.
 
-`observe` returns what listeners want to know: an incident has opened, got worse or closed. An incident whose findings
-have moved to another one, because a group has formed, isn't closed before these findings end.
+`observe` returns what listeners want to know: an incident has opened, got worse or closed. Muted incidents are no news,
+but listeners hear of the end of one that they know, or they would take it for open. An incident whose findings have
+moved to another one, because a group has formed, isn't closed before these findings end.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Book:
         followed = (
             self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=self._badness)[:MOST]
         )
-        news = {it.key: self._follow(it, now, before) for it in followed}
+        news = {it.key: self._follow(it, gone.get(it.key), now, before) for it in followed}
         self._look_up_changes(followed, news, now)
         worse = {key for key, what in news.items() if what is _News.WORSE}
         worse |= {it.key for it in followed if self._reopened(it, marks.get(it.key, _UNMARKED), now)}
@@ -137,8 +138,8 @@ class Book:
         bonus = _MUCH if self._is_told(incident.key) else 0.0
         return incident.severity is Severity.INFO, -incident.weight - bonus, incident.key
 
-    def _follow(self, incident: Incident, now: float, before: float) -> _News:
-        """Bring the incident's record up to date."""
+    def _follow(self, incident: Incident, was: Incident | None, now: float, before: float) -> _News:
+        """Bring the incident's record up to date. `was` is the incident in the last snapshot."""
         record = self._records.get(incident.key)
         if record is None:
             self._records[incident.key] = self._begun(incident, now)
@@ -146,21 +147,25 @@ class Book:
         if record.last_seen < before and incident.key not in self._moved:  # its findings were in another one meanwhile
             self._records[incident.key] = self._come_back(incident, record, now)
             return _News.NEW
-        was, rank = _SEVERITIES[record.severity], _SEVERITIES[incident.severity]
+        rank_before, rank = _SEVERITIES[record.severity], _SEVERITIES[incident.severity]
         effect = incident.effect
-        if rank < was or (rank == was and effect > record.effect):
+        if rank < rank_before or (rank == rank_before and effect > record.effect):
             self._records[incident.key] = self._begun_again(incident, record, now)
             return _News.WORSE
         waiting = incident.numbers.waiting
         changed: dict[str, Any] = {"last_seen": now, "title": incident.title}
-        if rank > was:
-            milder = Turn(at=now, text=f"Milder: a {incident.severity} since then")
-            changed.update(severity=incident.severity, effect=int(effect), turns=_added(record, milder))
+        turns = record.turns
+        if was is not None and was.is_ending and incident.returns > was.returns:
+            turns = _added(turns, Turn(at=now, text=f"Back after {numbers.duration(now - was.leading.seen)}"))
+            changed.update(returned=record.returned + 1)
+        if rank > rank_before:
+            turns = _added(turns, Turn(at=now, text=f"Milder: a {incident.severity} since then"))
+            changed.update(severity=incident.severity, effect=int(effect))
         if waiting > record.peak:
             changed.update(peak=waiting, peak_at=now)
         if now - record.compared_at >= _COMPARE:
             changed.update(compared_at=now, compared=waiting, is_growing=waiting > record.compared)
-        self._records[incident.key] = replace(record, **changed)
+        self._records[incident.key] = replace(record, turns=turns, **changed)
         return _News.NONE
 
     def _begun(self, incident: Incident, now: float) -> IncidentRecord:
@@ -190,7 +195,7 @@ class Book:
             began=min(incident.since, now),
             returned=record.returned,
             is_told=record.is_told,
-            turns=_added(record, Turn(at=record.began, text=f"{text}{_with_numbers(record.then)}")),
+            turns=_added(record.turns, Turn(at=record.began, text=f"{text}{_with_numbers(record.then)}")),
         )
 
     def _come_back(self, incident: Incident, record: IncidentRecord, now: float) -> IncidentRecord:
@@ -199,7 +204,7 @@ class Book:
         turn = Turn(
             at=record.began, text=f"{record.severity.capitalize()} {times}: {record.title}{_with_numbers(record.then)}"
         )
-        return replace(self._begun(incident, now), returned=record.returned + 1, turns=_added(record, turn))
+        return replace(self._begun(incident, now), returned=record.returned + 1, turns=_added(record.turns, turn))
 
     def _was_there(self, incident: Incident) -> bool:
         """Return True if the incident may have begun before our first snapshot.
@@ -244,7 +249,7 @@ class Book:
             coverage.end(incident.key, wrong)
             record = self._records[incident.key]
             turn = Turn(at=now, text=_reopening(incident, mark, *reason))
-            self._records[incident.key] = replace(record, turns=_added(record, turn))
+            self._records[incident.key] = replace(record, turns=_added(record.turns, turn))
             is_unmuted |= coverage is self._muted
         return is_unmuted
 
@@ -300,8 +305,7 @@ class Book:
                 continue
             if (record := self._records.get(key)) is not None:
                 self._records[key] = replace(record, is_told=False)
-            if was.muted is None:
-                yield IncidentChange(kind=ChangeKind.CLOSED, at=now, it=was)
+            yield IncidentChange(kind=ChangeKind.CLOSED, at=now, it=was)
 
     # What is there now
 
@@ -461,8 +465,8 @@ def _ranks(incidents: Iterable[Incident]) -> Mapping[str, int]:
     return {finding.key: _SEVERITIES[finding.severity] for it in incidents for finding in it.wrong}
 
 
-def _added(record: IncidentRecord, turn: Turn) -> tuple[Turn, ...]:
-    return (*record.turns, turn)[-_MOST_TURNS:]
+def _added(turns: tuple[Turn, ...], turn: Turn) -> tuple[Turn, ...]:
+    return (*turns, turn)[-_MOST_TURNS:]
 
 
 def _with_numbers(then: Numbers) -> str:

@@ -7,8 +7,12 @@ is found. So a finding that isn't found any more stays
     while a node that it rests on is silent               marked as frozen
     while the object loses messages                       marked as held
     until nothing of its family has been found for HOLD   marked as held
+    if it comes and goes: until it has been away for QUIET
     if something milder of its family is found: until that has lasted for MILDER, and for an hour if the severity has
     changed in the hour before, so that it changes at most twice an hour
+
+A finding comes and goes if its family has ended and come back twice within the hour. So a cause that comes and goes all
+day opens three times and then no more, while one that is mended at the second try ends as soon as any other.
 
 One thing gets worse not quite at once: that a channel has no consumer on some nodes is shown after half a minute, because
 consumers need a moment to connect to a node that has come back.
@@ -27,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.cluster.model import Finding, Severity, Snapshot
+from nsqadmin.cluster.model import RECURRING, Finding, Severity, Snapshot
 from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.diagnosis.rules import Effect, Family, rule_of
 
@@ -38,10 +42,13 @@ SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 UNKNOWN_IN_PART: Final = "D17"
 HOLD: Final = 100.0  # seconds; an incident has to close within two minutes
 MILDER: Final = 300.0  # seconds
+QUIET: Final = 1800.0  # seconds
 _HOUR: Final = 3600.0
 _LATEST: Final = 115.0  # seconds after which a finding has ended, even if samples are far apart
 _SAMPLES_OF_HOLD: Final = 20  # with more frequent samples, you learn sooner that it is over
 _SAMPLES_OF_MILDER: Final = 60
+_SAMPLES_OF_QUIET: Final = 360
+_SAMPLES_OF_HOUR: Final = 720
 _SAMPLES_OF_PATIENCE: Final = 6
 _FIRST: Final = 2  # snapshots after the start
 _NOTHING: Final = SEVERITIES[Severity.INFO]  # the rank of a subject about which there are only remarks
@@ -74,7 +81,7 @@ class Upkeep:
             shown += followed.next(its, moment)
         for subject, followed in before.items():
             shown += followed.next((), moment)
-            if followed.is_alive:
+            if followed.is_alive(moment):
                 self._followed[subject] = followed
         return _without_doubts(shown)
 
@@ -102,9 +109,14 @@ class Upkeep:
     # Over a restart
 
     def dump(self) -> Any:
-        known = [it for followed in self._followed.values() for it in followed.shown.values()]
+        known = [it for followed in self._followed.values() for it in followed.dated]
         known = [it for it in known if it.severity is not Severity.INFO][:_MOST_KEPT]
-        return {"format": _FORMAT, "findings": lambda: to_json(known)}
+        pasts = [past for subject, it in self._followed.items() if (past := it.past_of(subject)) is not None]
+        return {
+            "format": _FORMAT,
+            "findings": lambda: to_json(known),
+            "pasts": lambda: to_json(pasts[:_MOST_KEPT]),
+        }
 
     def load(self, dumped: Any) -> None:
         """Restore the output of `dump`. Raise ValueError for anything else."""
@@ -114,12 +126,28 @@ class Upkeep:
         for it in kept.findings[:_MOST_KEPT]:
             subject = (it.topic, it.channel, it.node, rule_of(it).family)
             self._followed.setdefault(subject, _Followed()).restore(it)
+        for past in kept.pasts[:_MOST_KEPT]:
+            subject = (past.topic, past.channel, past.node, past.family)
+            self._followed.setdefault(subject, _Followed()).restore_past(past)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past:
+    """When a family of findings about an object ended and came back."""
+
+    topic: str
+    channel: str
+    node: str
+    family: Family
+    gone_since: float | None
+    returned: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     format: int
     findings: tuple[Finding, ...] = ()
+    pasts: tuple[_Past, ...] = ()
 
 
 class _Moment:
@@ -129,6 +157,8 @@ class _Moment:
         self.now = snapshot.taken_at
         self.hold = min(HOLD, _LATEST - snapshot.interval, _SAMPLES_OF_HOLD * snapshot.interval)
         self.milder = min(MILDER, _SAMPLES_OF_MILDER * snapshot.interval)
+        self.quiet = min(QUIET, _SAMPLES_OF_QUIET * snapshot.interval)
+        self.hour = min(_HOUR, _SAMPLES_OF_HOUR * snapshot.interval)
         self._snapshot = snapshot
         self._losing = losing
         self._silent = {it.address for it in snapshot.nodes if not it.is_reachable and it.is_known and not it.successor}
@@ -173,31 +203,69 @@ class _Moment:
 class _Followed:
     """The findings of one family about one object, from snapshot to snapshot."""
 
-    __slots__ = ("_changed", "_gone", "_gone_since", "_milder_since", "_rank", "_seen", "shown")
+    __slots__ = (
+        "_changed",
+        "_gone",
+        "_gone_since",
+        "_milder_since",
+        "_rank",
+        "_returned",
+        "_seen",
+        "shown",
+    )
 
     def __init__(self) -> None:
         self.shown: dict[str, Finding] = {}  # by key
         self._gone: dict[str, tuple[Finding, float]] = {}  # and since when; if one comes back soon, it is the same
         self._rank = _NOTHING  # the worst that is shown
         self._changed: tuple[float, ...] = ()  # when the severity changed within the last hour
-        self._gone_since: float | None = None  # since when nothing is found but what is held
+        self._gone_since: float | None = None  # since when nothing is found; stays after what was held has ended
         self._milder_since: float | None = None  # since when what is found is milder than what is held
         self._seen = 0.0  # the last snapshot
+        self._returned: tuple[float, ...] = ()  # when it came back within the last hour
+
+    def is_alive(self, moment: _Moment) -> bool:
+        if self.shown or self._gone:
+            return True
+        return self._gone_since is not None and moment.now - self._gone_since < moment.hour
 
     @property
-    def is_alive(self) -> bool:
-        return bool(self.shown or self._gone)
+    def dated(self) -> Iterator[Finding]:
+        """What is shown, with when it was last found."""
+        return (replace(it, seen=it.seen or self._seen) for it in self.shown.values())
 
     def restore(self, finding: Finding) -> None:
         self.shown[finding.key] = finding
         self._rank = min(self._rank, SEVERITIES[finding.severity])
         self._seen = finding.seen
 
+    def restore_past(self, past: _Past) -> None:
+        self._gone_since = past.gone_since
+        self._returned = past.returned
+
+    def past_of(self, subject: _Subject) -> _Past | None:
+        """Return what has to survive a restart beside the findings; None if that is nothing.
+
+        What is held then gets its full time again, because the rules need some time to find it.
+        """
+        gone_since = self._gone_since if self._rank == _NOTHING else None
+        if gone_since is None and not self._returned:
+            return None
+        topic, channel, node, family = subject
+        return _Past(
+            topic=topic,
+            channel=channel,
+            node=node,
+            family=family,
+            gone_since=gone_since,
+            returned=self._returned,
+        )
+
     def next(self, found: Sequence[Finding], moment: _Moment) -> Iterable[Finding]:
         """Return the findings to show, now that the rules have found these."""
         now = moment.now
         if (same := self._same(found)) is not None:  # in the worst case there are ten thousand of these
-            self._gone_since = self._milder_since = None
+            self._milder_since = None
             self._seen = now
             return (same,)
         shown: dict[str, Finding] = {}
@@ -205,7 +273,11 @@ class _Followed:
             key = it.key
             if key not in shown or SEVERITIES[it.severity] < SEVERITIES[shown[key].severity]:
                 shown[key] = it if it.since else replace(it, since=self._since(key, it, now))
+        self._note_return(found, moment)
         self._keep(shown, moment)
+        for key, it in shown.items():
+            if it.returns != len(self._returned):
+                shown[key] = replace(it, returns=len(self._returned))
         rank = _rank_of(shown)
         if rank < self._rank < _NOTHING:
             self._changed = (*self._changed, now)
@@ -215,7 +287,7 @@ class _Followed:
 
     def _same(self, found: Sequence[Finding]) -> Finding | None:
         """Return the finding if it is the only one now and before, and as bad."""
-        if len(found) != 1 or len(self.shown) != 1 or self._gone:
+        if len(found) != 1 or len(self.shown) != 1 or self._gone or self._returned or self._gone_since is not None:
             return None
         it, key = found[0], found[0].key
         before = self.shown.get(key)
@@ -233,6 +305,16 @@ class _Followed:
             return now
         return before.since
 
+    def _note_return(self, found: Sequence[Finding], moment: _Moment) -> None:
+        """Remember that something is found again that had ended, or would have ended if it didn't come and go."""
+        if self._returned:
+            self._returned = tuple(at for at in self._returned if 0 <= moment.now - at < moment.hour)
+        if self._gone_since is None or all(it.severity is Severity.INFO or rule_of(it).is_switch for it in found):
+            return
+        away, has_ended = moment.now - self._gone_since, self._rank == _NOTHING
+        if away < moment.hour and (has_ended or away >= moment.hold):
+            self._returned = (*self._returned, moment.now)
+
     def _keep(self, shown: dict[str, Finding], moment: _Moment) -> None:
         """Add the findings that stay although they aren't found now, or only in a milder form."""
         left: list[tuple[str, Finding]] = []
@@ -240,7 +322,10 @@ class _Followed:
             newer = shown.get(key)
             if newer is not None and SEVERITIES[newer.severity] <= SEVERITIES[before.severity]:
                 continue
-            if before.rule == UNKNOWN_IN_PART or not moment.has_object(before):
+            if before.rule == UNKNOWN_IN_PART:
+                continue
+            if not moment.has_object(before):  # another one of this name is new
+                self._gone_since, self._returned = None, ()
                 continue
             if moment.is_silent(before):
                 shown[key] = before if before.is_frozen else self._marked(before, is_frozen=True)
@@ -253,7 +338,8 @@ class _Followed:
         rank = _rank_of(shown)
         left = [(key, before) for key, before in left if SEVERITIES[before.severity] < rank]
         if not left:
-            self._gone_since = self._milder_since = None
+            self._milder_since = None
+            self._gone_since = self._gone_since if rank == _NOTHING else None
         elif self._is_kept(rank, moment, echo=max(rule_of(before).echo for _, before in left)):
             shown.update((key, self._held(before)) for key, before in left)
         elif rank < _NOTHING:
@@ -267,7 +353,8 @@ class _Followed:
         if rank == _NOTHING:
             if self._gone_since is None or self._gone_since > now:
                 self._gone_since = now
-            return now - self._gone_since < moment.hold - echo
+            is_recurring = len(self._returned) >= RECURRING
+            return now - self._gone_since < (moment.quiet if is_recurring else moment.hold - echo)
         self._gone_since = None
         self._changed = tuple(at for at in self._changed if 0 <= now - at < _HOUR)
         return bool(self._changed) or now - self._milder_since < moment.milder

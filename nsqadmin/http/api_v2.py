@@ -265,6 +265,7 @@ def _incident(it: Open) -> dict[str, Any]:
         "is_inferred": incident.is_inferred,
         "is_growing": it.is_growing,
         "is_ending": incident.is_ending,
+        "is_recurring": incident.is_recurring,
         "impact": round(incident.weight, 1),
         "began": it.began,
         "began_before": it.began_before,

@@ -3,9 +3,8 @@
 The book of incidents says what has changed between two snapshots. That isn't all that receivers need:
 
 - After a restart, an incident must not open twice. The ledger is in `--history-file`, so we know it again.
-- A muted incident makes no changes. If receivers know it as open, they still have to hear that it is over, and the same
-  holds for one that ended while nsqadmin was down. So an incident that isn't there for `LOST` seconds, without a change
-  that closes it, is closed.
+- If an incident ended while nsqadmin was down, or there were too many to follow, no change closes it. So one that isn't
+  there for `LOST` seconds without such a change is closed.
 - If an incident opened while it was muted, receivers don't know it: then the first news about it is "opened".
 """
 

@@ -41,6 +41,7 @@ class Post:
     verdict: str
     since: float
     since_before: bool  # it was there when nsqadmin started, so it may have begun earlier
+    is_recurring: bool = False  # it comes and goes, so it closes only after half an hour of quiet
     numbers: Numbers
     topics: tuple[str, ...] = ()
 
@@ -57,6 +58,7 @@ def post_of(change: IncidentChange) -> Post:
         verdict=it.incident.verdict,
         since=it.began,
         since_before=it.began_before,
+        is_recurring=it.incident.is_recurring,
         numbers=it.incident.numbers,
         topics=it.incident.topics[:_MOST_TOPICS],
     )
@@ -77,6 +79,7 @@ def body_of(post: Post, *, url: str, via: str) -> bytes:
             "verdict": post.verdict,
             "since": post.since,
             "since_before": post.since_before,
+            "is_recurring": post.is_recurring,
             "numbers": {"waiting": counted.waiting, "incoming": counted.incoming, "channels": counted.channels},
             "topics": list(post.topics),
             "url": url,
@@ -95,7 +98,7 @@ def text_of(post: Post, url: str) -> str:
     else:
         worse = "Worse, now a " if post.kind is ChangeKind.WORSE else ""
         word = post.severity if worse else _WORDS.get(post.severity, post.severity)
-        text = f"{worse}{word}: {title}"
+        text = f"{worse}{word}{' that comes and goes' if post.is_recurring else ''}: {title}"
         if post.numbers.waiting:
             text += f" ({numbers.exact(post.numbers.waiting)} waiting)"
     return f"{text} {url}" if url else text

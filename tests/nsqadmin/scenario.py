@@ -219,6 +219,7 @@ def main() -> int:
         with TemporaryDirectory(prefix="scenario-") as folder:
             failures = run_in(Path(folder), drawn_steps(Random(seed)), tick=_TICK)
         bad += bool(failures)
+        print("\n".join([f"seed {seed}: {len(failures)} failures", *failures]), flush=True)
     return 1 if bad else 0
 
 

@@ -2,6 +2,8 @@
 
     begin(fault) ─ DETECTED ─► said in each snapshot, never milder ─► end(fault) ─ CLOSED ─► said no more
 
+If it was said no more and then again twice within an hour, it may be said for QUIET after the end: it comes and goes.
+
 What a person sees is a *verdict*: the worst finding about a channel or node, in an incident that is not muted. While a
 fault lasts, its verdict must not improve, whatever happens to other nodes, to its messages, or to marks of people.
 """
@@ -14,13 +16,15 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from nsqadmin.cluster.model import Finding, Severity, Snapshot
+from nsqadmin.cluster.model import RECURRING, Finding, Severity, Snapshot
 from nsqadmin.diagnosis.incident import ChangeKind, IncidentChange, Open
+from nsqadmin.diagnosis.upkeep import QUIET
 from tests.nsqadmin.steered_world import WALL, World
 
 DETECTED: Final = 120.0  # seconds after its beginning in which a fault is said
 CLOSED: Final = 120.0  # seconds after its end in which it is said no more
 MOST_FLIPS: Final = 2  # in an hour
+MOST_OPENED: Final = 4  # in an hour, whatever its causes do
 _HOUR: Final = 3600.0
 SILENT: Final = "D16"  # the rule about a node that does not answer
 _RANKS: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1}
@@ -149,7 +153,7 @@ class Verdicts:
                 for seen in times
                 if seen.said.get(fault.subject, _WELL) > _RANKS[fault.severity]
             )
-        if fault.is_death:
+        if fault.is_death and not self._is_known_death(fault):
             yield from self._of_death(fault, times)
             yield from self._news(fault)
 
@@ -158,6 +162,11 @@ class Verdicts:
         return _WORDS[seen.said.get(fault.subject, _WELL)] + (
             f" and {_WORDS[muted]} muted" if muted is not None else ""
         )
+
+    def _is_known_death(self, fault: Fault) -> bool:
+        """Return True if an earlier death of the node is still open, because it comes and goes."""
+        kinds = [it.kind for it in self.world.changes if it.at < fault.began and _is_about_death(it, fault.subject)]
+        return bool(kinds) and kinds[-1] is not ChangeKind.CLOSED
 
     def _of_death(self, fault: Fault, times: list[Seen]) -> Iterator[str]:
         latest = fault.began + 4 * self.world.tick
@@ -175,23 +184,16 @@ class Verdicts:
         kinds = [
             change.kind.value
             for change in self.world.changes
-            if fault.began <= change.at <= fault.ended + self._closed
-            and any((it.node, it.rule) == (fault.subject, SILENT) for it in change.it.incident.findings)
+            if fault.began <= change.at <= fault.ended + self._closed and _is_about_death(change, fault.subject)
         ]
         if [kind for kind in kinds if kind != "worse"] != ["opened", "closed"] or kinds[-1:] != ["closed"]:
             yield f"{fault}: listeners were told: {', '.join(kinds) or 'nothing'}"
 
     def _unbalanced_news(self) -> Iterator[str]:
-        """Find incidents that listeners were told of twice without an end, or whose end they weren't told of.
-
-        Muted ones make no news, so their end isn't told.
-        """
+        """Find incidents that listeners were told of twice without an end, or whose end they weren't told of."""
         known: dict[str, IncidentChange] = {}
-        muted = {fault.subject for fault in self.faults if fault.is_muted}
         for change in self.world.changes:
             title = f"{change.it.incident.title} ({_minute(change.at)})"
-            if not muted.isdisjoint(self.subjects_of(change.it, but=SILENT)):
-                continue
             if (change.kind is ChangeKind.OPENED) is (change.it.key in known):
                 yield f"listeners were told {change.kind.value} at the wrong time: {title}"
             if change.kind is ChangeKind.CLOSED:
@@ -206,12 +208,23 @@ class Verdicts:
         """Find what is said without a reason, or for too long after the reason is gone."""
         subjects = {subject for seen in self.seen for subject in (*seen.said, *seen.muted)}
         spans = {subject: self._spans_of(subject) for subject in subjects}
+        opened = {subject: self._openings_of(subject) for subject in subjects}
         yield from _joined(
             (seen.at, f"{subject}: nothing is wrong, but {seen.titles[subject]}")
             for seen in self.seen
             for subject in {**seen.said, **seen.muted}
             if not any(begin <= seen.at <= end for begin, end in spans[subject])
+            and not _comes_and_goes(seen.at, opened[subject], spans[subject])
         )
+        for subject, times in opened.items():
+            most = max((sum(at <= it < at + _HOUR for it in times) for at in times), default=0)
+            if most > MOST_OPENED:
+                yield f"{subject}: opened {most} times within an hour: {', '.join(map(_minute, times))}"
+
+    def _openings_of(self, subject: str) -> list[float]:
+        """Return when something was said about it, right after nothing was."""
+        there = [(seen.at, subject in seen.said or subject in seen.muted) for seen in self.seen]
+        return [at for (_, before), (at, after) in pairwise(there) if after and not before]
 
     def _flips(self) -> Iterator[str]:
         for fault in self.faults:
@@ -228,6 +241,16 @@ class Verdicts:
             worst = max((sum(1 for other in flips if at <= other < at + _HOUR) for at in flips), default=0)
             if worst > MOST_FLIPS:
                 yield f"{fault}: {worst} flips in an hour, at {', '.join(map(_minute, flips[:10]))}"
+
+
+def _is_about_death(change: IncidentChange, node: str) -> bool:
+    return any((it.node, it.rule) == (node, SILENT) for it in change.it.incident.findings)
+
+
+def _comes_and_goes(at: float, opened: list[float], spans: list[tuple[float, float]]) -> bool:
+    """Return True if something may still be said because it has come back twice within an hour."""
+    returns = [it for it in opened[1:] if at - _HOUR <= it <= at]
+    return len(returns) >= RECURRING and any(end < at <= end + QUIET for _, end in spans)
 
 
 def _subject(finding: Finding) -> str:

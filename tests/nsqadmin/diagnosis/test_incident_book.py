@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from random import Random
 
 import msgpack
 import pytest
@@ -14,6 +15,7 @@ from nsqadmin.cluster.model import Activity, Finding, Health, Severity, Snapshot
 from nsqadmin.diagnosis.incident import ChangeKind, Counts, Mark, Open
 from nsqadmin.diagnosis.incident_book import BLIP, MOST, Book, in_view
 from nsqadmin.diagnosis.marks import muted_until
+from nsqadmin.webhook.ledger import Ledger
 from tests.support.outage import TENANTS, outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic, viewer
 
@@ -376,15 +378,35 @@ def test_listeners_are_told_when_it_opens_gets_worse_and_closes() -> None:
     assert kinds(book, picture(at=25)) == [("opened", "orders/c")]
 
 
-def test_listeners_are_told_nothing_of_remarks_and_muted_incidents() -> None:
+def test_listeners_are_told_nothing_of_remarks_and_of_a_muted_incident_only_its_end() -> None:
     book = started()
     assert kinds(book, picture(severity=Severity.INFO)) == []
     assert kinds(book, quiet(5)) == []
     book.observe(picture(at=10))
     book.mute(book.open()[0].key, replace(ANA, until=NOW + 100))
-    assert kinds(book, quiet(15)) == []
+    assert kinds(book, picture(at=12)) == []
+    assert kinds(book, quiet(15)) == [("closed", "orders/c")]  # they know it as open
     assert kinds(book, picture(at=20)) == []
+    assert kinds(book, quiet(25)) == []  # they don't know this one
+    assert kinds(book, picture(at=30)) == []
     assert kinds(book, picture(at=101)) == [("opened", "orders/c")]  # the mute is over
+
+
+def test_book_and_webhook_agree_on_what_is_open_whatever_is_muted() -> None:
+    """Topics t1 to t3 form a group when all of them are there."""
+    book, ledger, known = started(), Ledger(), set[str]()
+    random = Random(7)
+    for at in range(0, 3000, 5):
+        names = [name for name in ("ant", "t1", "t2", "t3") if random.random() < 0.6]
+        shown = group_of(at, *names, rule=random.choice(["D3", "D7"]), severity=random.choice(list(Severity)))
+        changes = book.observe(shown)
+        for change in changes:
+            (known.discard if change.kind is ChangeKind.CLOSED else known.add)(change.it.key)
+        ledger.posts_for(changes, book.present, NOW + at)
+        assert {it.key for it in ledger.posts} == known
+        for it in book.open():
+            if random.random() < 0.2:
+                book.mute(it.key, replace(ANA, until=NOW + at + random.choice([7, 100])))
 
 
 def test_an_incident_that_is_absorbed_by_a_group_closes_when_its_findings_end() -> None:

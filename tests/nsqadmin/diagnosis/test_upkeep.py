@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsqadmin.cluster.model import Finding, Health, Severity, Silent, Snapshot
 from nsqadmin.diagnosis.rules import rule_of
-from nsqadmin.diagnosis.upkeep import HOLD, MILDER, SEVERITIES, Upkeep
+from nsqadmin.diagnosis.upkeep import HOLD, MILDER, QUIET, SEVERITIES, Upkeep
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
 
 PROBLEM, WARNING, INFO = Severity.PROBLEM, Severity.WARNING, Severity.INFO
@@ -244,6 +244,81 @@ def test_a_file_of_something_else_is_refused(dumped: object) -> None:
         Upkeep().load(dumped)
 
 
+# What comes and goes
+
+
+def played(upkeep: Upkeep, spans: Sequence[tuple[float, float]], until: float) -> tuple[list[float], list[float]]:
+    """Find D3 within these spans, and return when something is shown for the first time again, and when nothing is."""
+    opened, closed, was_shown = list[float](), list[float](), False
+    for at in range(0, int(until), int(STEP)):
+        is_there = any(begin <= at < end for begin, end in spans)
+        is_shown = bool(upkeep.follow([finding()] if is_there else [], moment(at)))
+        if is_shown is not was_shown:
+            (opened if is_shown else closed).append(at)
+        was_shown = is_shown
+    return opened, closed
+
+
+def test_what_comes_back_twice_within_an_hour_stays_until_it_has_been_away_for_half_an_hour() -> None:
+    spans = [(at, at + 30) for at in range(300, 7200, 300)]
+    opened, closed = played(Upkeep(), spans, 4 * HOUR)
+    assert opened == [300, 600, 900]
+    assert closed == [430, 730, 6900 + 30 + QUIET]
+
+
+def test_what_has_come_back_once_still_closes_within_two_minutes() -> None:
+    opened, closed = played(Upkeep(), [(0, 300), (900, 1200), (4600, 4900)], 2 * HOUR)
+    assert opened == [0, 900, 4600]
+    assert closed == [400, 1300, 5000]
+
+
+def test_a_long_time_of_trouble_is_no_coming_and_going() -> None:
+    opened, closed = played(Upkeep(), [(0, 30), (300, 330), (600, 5000)], 2 * HOUR)
+    assert (len(opened), closed[-1]) == (3, 5100)
+
+
+def test_what_comes_and_goes_says_so_and_is_known_after_a_restart() -> None:
+    upkeep = Upkeep()
+    played(upkeep, [(0, 30), (300, 330)], 500)
+    upkeep = restarted(upkeep)
+    (back,) = upkeep.follow([finding()], moment(600))
+    assert (back.is_held, back.returns, back.is_recurring) == (False, 2, True)
+    upkeep = restarted(upkeep)
+    (away,) = upkeep.follow([], moment(900))
+    assert (away.is_held, away.returns, away.seen) == (True, 2, NOW + 600)
+    (again,) = upkeep.follow([finding()], moment(1100))
+    assert (again.is_held, again.returns, again.since) == (False, 3, NOW + 600)
+
+
+def test_what_somebody_switches_or_deletes_does_not_come_and_go() -> None:
+    upkeep = Upkeep()
+    for at in range(0, 3000, 300):
+        assert shown(upkeep, at, finding("D1", WARNING)) == [("D1", "warning")]
+        assert shown(upkeep, at + 150) == []
+    upkeep = Upkeep()
+    for at in range(0, 3000, 300):
+        assert shown(upkeep, at, finding()) == [D3]
+        assert upkeep.follow([], snapshot(taken_at=NOW + at + 50, interval=STEP)) == []
+    assert shown(upkeep, 3100, finding()) == [D3]
+    assert shown(upkeep, 3105) == [D3]
+    assert shown(upkeep, 3105 + HOLD) == []
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(4, 100)), min_size=4, max_size=12))
+def test_whatever_comes_and_goes_opens_at_most_four_times_in_an_hour(pattern: list[tuple[int, int]]) -> None:
+    """Each pair is for how many samples it is there, and away."""
+    upkeep, opened, at, was_shown = Upkeep(), list[float](), 0.0, False
+    for there, away in pattern:
+        for number in range(there + away):
+            at += 20.0
+            is_shown = bool(upkeep.follow([finding()] if number < there else [], moment(at)))
+            if is_shown and not was_shown:
+                opened.append(at)
+            was_shown = is_shown
+    assert all(len([it for it in opened if begin <= it < begin + HOUR]) <= 4 for begin in opened)
+
+
 # Whatever happens
 
 found = st.sets(
@@ -293,12 +368,13 @@ def test_a_severity_changes_at_most_twice_an_hour(script: list[Severity | None])
 
 @given(steps)
 def test_all_is_well_within_two_minutes_after_all_is_well(script: list[tuple[set[Finding], bool, bool]]) -> None:
-    upkeep = Upkeep()
+    upkeep, last = Upkeep(), list[Finding]()
     for number, (its, is_silent, is_restart) in enumerate(script):
         if is_restart:
             upkeep = restarted(upkeep)
-        upkeep.follow(list(its), moment(20.0 * number, silent=SILENT if is_silent else ()))
+        last = upkeep.follow(list(its), moment(20.0 * number, silent=SILENT if is_silent else ()))
     at = 20.0 * len(script)
+    most = QUIET + 20 if any(it.is_recurring for it in last) else 120
     while upkeep.follow([], moment(at)):
         at += STEP
-        assert at <= 20.0 * len(script) + 120
+        assert at <= 20.0 * len(script) + most

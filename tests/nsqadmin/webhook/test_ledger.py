@@ -38,7 +38,7 @@ def test_one_that_opened_while_it_was_muted_is_new_to_receivers() -> None:
 
 
 def test_one_that_is_gone_without_a_change_is_closed() -> None:
-    """It was muted, or it ended while nsqadmin was down."""
+    """It ended while nsqadmin was down."""
     ledger = Ledger()
     told(ledger, "opened")
     assert told(ledger, present=False, now=NOW) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,7 @@ def test_a_post_has_the_fields_that_are_documented() -> None:
         "verdict": "No consumer is connected",
         "since": NOW,
         "since_before": False,
+        "is_recurring": False,
         "numbers": {"waiting": 3008, "incoming": 2.5, "channels": 1},
         "topics": [],
         "url": URL,
@@ -46,6 +48,11 @@ def test_the_text_says_what_happened(kind: str, severity: str, start: str) -> No
     text = text_of(post(kind, severity=severity), "")
     assert text.startswith(start)
     assert not text.endswith(" ")
+
+
+def test_the_text_says_that_it_comes_and_goes() -> None:
+    text = text_of(replace(post(), is_recurring=True), "")
+    assert text.startswith("Problem that comes and goes: orders/billing: ")
 
 
 def test_a_name_chosen_by_a_consumer_does_nothing_in_a_chat() -> None:

@@ -19,6 +19,8 @@ from nsqadmin.diagnosis.incident_book import Book, in_view
 from nsqadmin.diagnosis.rules import Family
 from nsqadmin.diagnosis.upkeep import Upkeep
 from nsqadmin.upstream.rows import Rows
+from nsqadmin.webhook.ledger import Ledger
+from nsqadmin.webhook.post import Post
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
 STEP = 10.0
@@ -200,8 +202,8 @@ def test_a_muted_warning_hides_no_death_and_each_closes_within_two_minutes(resta
         (ChangeKind.OPENED, "n5:4151", 1000.0),
         (ChangeKind.OPENED, "n4:4151", 1600.0),
     ]
-    assert [it[:2] for it in told[3:]] == [(ChangeKind.CLOSED, "n4:4151"), (ChangeKind.CLOSED, "n5:4151")]
-    assert 1900 < told[3][2] <= 2020 < told[4][2] <= 2120
+    assert [it[:2] for it in told[3:]] == [(ChangeKind.CLOSED, name) for name in ("n4:4151", "n5:4151", "n5:4151")]
+    assert 1900 < told[3][2] <= 2020 < told[4][2] <= 2120 < told[5][2]  # also the muted one, which they know
 
 
 def lossy(at: float, node_name: str, name: str) -> ChannelNode:
@@ -242,6 +244,33 @@ def test_what_comes_and_goes_opens_once_and_closes_once() -> None:
         (ChangeKind.CLOSED, "mail/send"),
     ]
     assert 3000 <= world.changes[1].at - NOW <= 3120
+
+
+def test_what_dies_again_and_again_opens_three_times_and_then_stays_until_half_an_hour_of_quiet() -> None:
+    deaths = tuple((at, at + 60.0) for at in (*range(600, 7200, 450), 13_000))
+    world, ledger, posts = World(healthy, silent={"n5:4151": deaths}), Ledger(), list[Post]()
+    for at in run(world, 14_000):
+        told, world.changes = world.changes, []
+        posts += ledger.posts_for(told, world.book.present, NOW + at)
+        if 1600 < at < 7000:
+            (it,) = states(world).values()
+            assert it.incident.is_recurring is (at >= 1500)
+    opened = [it.at - NOW for it in posts if it.kind is ChangeKind.OPENED]
+    closed = [it.at - NOW for it in posts if it.kind is ChangeKind.CLOSED]
+    assert len(posts) == len(opened) + len(closed)
+    assert opened == [600, 1050, 1500, 13_000]
+    last = max(end for _, end in deaths if end < 7200)
+    assert last + 1790 <= closed[2] <= last + 1810
+    assert [closed[0] < 660 + 120, closed[1] < 1110 + 120, closed[3] < 13_060 + 120] == [True] * 3
+
+
+def test_the_time_line_names_the_returns_of_what_comes_and_goes() -> None:
+    deaths = tuple((at, at + 60.0) for at in range(600, 3000, 450))
+    world = World(healthy, silent={"n5:4151": deaths})
+    play(world, 2870)
+    (it,) = states(world).values()
+    assert it.returned == 5
+    assert [turn.text for turn in it.turns][-3:] == ["Back after 6m 40s"] * 3
 
 
 def half_stuck(at: float, node_name: str, name: str) -> ChannelNode:
