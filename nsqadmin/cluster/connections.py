@@ -29,13 +29,13 @@ _OF_CLIENTS: Final = (
 
 
 def read_clients(
-    node: str, raw: Any, known: Mapping[ClientKey, Pace], at: float, skew: float
+    node: str, raw: Any, known: Mapping[ClientKey, Pace], at: float, skew: float, *, reports_touches: bool
 ) -> tuple[tuple[Client, ...], dict[ClientKey, Pace]]:
     """Return the clients with their rates, and the paces for the next answer.
 
     `skew` is how many seconds the node's clock is ahead of ours.
     """
-    clients = [read_client(node, it, skew) for it in raw or ()]
+    clients = [read_client(node, it, skew, reports_touches=reports_touches) for it in raw or ()]
     paces = {key: pace for it in clients if (pace := known.get(key := _key_of(it))) is not None}
     return tuple(with_rates(client, paces, at) for client in clients), paces
 
@@ -57,7 +57,7 @@ def with_rates(client: Client, paces: dict[ClientKey, Pace], at: float) -> Clien
     return replace(client, finish_rate=rates[0], requeue_rate=rates[1], timeout_rate=rates[2])
 
 
-def read_client(node: str, raw: Json, skew: float = 0.0) -> Client:
+def read_client(node: str, raw: Json, skew: float = 0.0, *, reports_touches: bool = True) -> Client:
     counts = [raw.get(name) or 0 for name in _OF_CLIENTS]
     oldest = raw.get("oldest_in_flight_ms")
     check_numbers(*counts, oldest or 0)
@@ -90,6 +90,7 @@ def read_client(node: str, raw: Json, skew: float = 0.0) -> Client:
         tls_negotiated_protocol_is_mutual=bool(raw.get("tls_negotiated_protocol_is_mutual")),
         touch_count=raw.get("touch_count") or 0,
         last_touch=by_our_clock(raw.get("last_touch_at"), skew),
+        reports_touches=reports_touches or "last_touch_at" in raw,
         oldest_in_flight=oldest / 1000 if oldest is not None else None,
     )
 

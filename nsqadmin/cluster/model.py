@@ -286,6 +286,7 @@ class Client:
     timeout_rate: float | None = None  # over the last minute: messages that it let time out
     touch_count: int = 0
     last_touch: float | None = None  # when it last extended a message's deadline; None: unknown, or never
+    reports_touches: bool = True  # False: its nsqd doesn't, so `last_touch` says nothing
     oldest_in_flight: float | None = None  # how long it has had its oldest message; None: unknown, or it has none
 
 
@@ -575,14 +576,14 @@ RECURRING: Final = 2  # returns within an hour
 class Finding:
     """A rule's result. Its subject is in `topic`, `channel` and `node`."""
 
-    rule: str  # "D1" to "D41"
+    rule: str  # "D1" to "D42"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # how to fix it
     topic: str = ""
     channel: str = ""
     node: str = ""  # the address of an nsqd or an nsqlookupd
-    facet: str = ""  # for rules with several findings about one node: which of them this is
+    facet: str = ""  # for rules with several kinds of findings: which of them this is
     others: tuple[str, ...] = ()  # addresses of further nodes or nsqlookupds that it rests on, or where it is
     evidence: tuple[Evidence, ...] = ()
     window: float = 0.0  # seconds that the rule looked back; 0: only at this moment

@@ -219,7 +219,15 @@ def stats_in_slices(
     seconds = at - basis.at if basis is not None else 0.0
     try:
         reader = _TopicReader(
-            node, basis, before.at if before is not None else None, seconds, at, has_clients, has_history, skew
+            node,
+            basis,
+            before.at if before is not None else None,
+            seconds,
+            at,
+            has_clients,
+            has_history,
+            skew,
+            bool(document.get("release")),
         )
         topics = {}
         for raw in document.get("topics") or ():
@@ -270,6 +278,7 @@ class _TopicReader:
     has_clients: bool
     has_history: bool
     skew: float
+    reports_touches: bool  # NSQ's nsqd doesn't, nor does ours before it also told its release
     _topics: int = 0
     _channels: int = 0
     _clients: int = 0
@@ -327,7 +336,9 @@ class _TopicReader:
         added: dict[str, Any] = {}  # copying a row costs more than all the counting
         if self.has_clients or raw.get("clients") is not None or raw.get("client_count") == 0:
             known = before.clients if before is not None else {}
-            added["clients"], paces = read_clients(self.node, raw.get("clients"), known, self.at, self.skew)
+            added["clients"], paces = read_clients(
+                self.node, raw.get("clients"), known, self.at, self.skew, reports_touches=self.reports_touches
+            )
         if raw.get("client_count") is None:
             added["client_count"] = len(added.get("clients") or ())
         readings, recent = self._lately(before, row.policy_counts)

@@ -8,7 +8,7 @@ group's later rules are skipped. Every finding has its evidence, and is marked i
     delivery   one group: D20 paused itself, D1 paused, D2 partly paused, D3 no consumers, D4 none where messages wait, D5 none ready,
                D7 stuck consumers, D6 saturated
     handling   one group: D8 requeues, D18 a consumer that gives back much, D9 a slow or stuck consumer
-    no group   D10 deferred, D12 sampling, D15 spilling to disk, D41 busy consumers; D17 unknown in part, if nothing else is found and a
+    no group   D10 deferred, D12 sampling, D15 spilling to disk, D41 busy consumers, D42 stuck or busy ones; D17 unknown in part, if nothing else is found and a
                node of the channel is silent
     policy     no group: D21 publishes refused (topics), D22 messages dropped, D23 messages expire (channels),
                D24 deleted soon because unused; D25 a node refuses its policy file, D26 nodes have different ones

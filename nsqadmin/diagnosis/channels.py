@@ -1,8 +1,9 @@
-"""Rules about one channel: D1 to D10, D12, D15, D17, D18, D41. Further ones are in `policy.py`, `burials.py` and `groups.py`."""
+"""Rules about one channel: D1 to D10, D12, D15, D17, D18, D41, D42. Further ones are in `policy.py`, `burials.py` and `groups.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from nsqadmin import numbers
@@ -18,6 +19,8 @@ from nsqadmin.diagnosis.words import age, counted, in_minutes, name_of, number, 
 _MINUTE: Final = 60.0
 _RECENT: Final = 5 * _MINUTE
 _LONG: Final = 10 * _MINUTE
+_RESTART: Final = 75.0  # seconds in which all consumers of a channel may restart
+_SAMPLES_OF_RESTART: Final = 15
 _FEW: Final = 2  # samples; fewer show no trend
 _STANDSTILL: Final = 0.05  # messages a second
 _REQUEUED: Final = 0.2  # share of deliveries
@@ -63,15 +66,26 @@ def _paused(channel: Channel, case: Case) -> Iterator[Finding]:
 def _nobody(channel: Channel, case: Case) -> Iterator[Finding]:
     if channel.client_count or not (channel.depth or removed_lately(channel)):
         return
+    is_deploy = _are_restarting(channel, case)
     yield case.finding(
         "D3",
-        Severity.PROBLEM,
-        "No consumer is connected",
+        Severity.INFO if is_deploy else Severity.PROBLEM,
+        "No consumer is connected" + (": they have left just now" if is_deploy else ""),
         "Start a consumer, or delete the channel if it is no longer needed.",
         number("waiting", channel.depth),
         number("consumers", 0),
         *_lag(channel),
     )
+
+
+def _are_restarting(channel: Channel, case: Case) -> bool:
+    """Return True if all consumers have left just now, as in a deploy, and no message is lost meanwhile.
+
+    We add up the times without a consumer, so that consumers which crash after each start are found.
+    """
+    counts, interval = case.recent(Metric.CLIENTS, _LONG), case.snapshot.interval
+    away = sum(not count for count in counts) * interval
+    return any(counts) and away <= min(_RESTART, _SAMPLES_OF_RESTART * interval) and not removed_lately(channel)
 
 
 def _nobody_there(channel: Channel, case: Case) -> Iterator[Finding]:
@@ -140,10 +154,10 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
     holders = [it for row in rows for it in row.clients or () if it.in_flight_count]
     if lasts < least or any(is_busy(it, now) for it in holders):
         return
-    # A Go nsqd reports neither touches nor ages: there, only timeouts show that no consumer works on the messages.
-    is_sure = bool(stall.timed_out) or bool(holders and all(it.oldest_in_flight is not None for it in holders))
-    if not is_sure and any(row.clients is None for row in rows) and lasts < _RECENT:
-        return  # the consumers are being asked for
+    is_sure = bool(stall.timed_out) or any(it.reports_touches for it in holders)
+    unknown = [row for row in rows if row.clients is None]
+    if not is_sure and (lasts < _RECENT or not any(_reports_touches(row, case) for row in unknown)):
+        return  # the consumers are being asked for, or it's for D42 to say
     if stall.timed_out:
         remedy = "raise msg_timeout or send TOUCH"
     else:
@@ -165,6 +179,38 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
         window=lasts,
         is_inferred=not stall.timed_out,
         others=stall.nodes or tuple(row.node for row in channel.nodes),
+    )
+
+
+def _reports_touches(row: ChannelNode, case: Case) -> bool:
+    """Return True if the row's node says when consumers touch their messages, so that not touching means something."""
+    if row.clients:
+        return any(it.reports_touches for it in row.clients)
+    node = case.snapshot.node(row.node)
+    return node is not None and bool(node.release)
+
+
+def _cannot_tell(channel: Channel, case: Case) -> Iterator[Finding]:
+    """Find consumers that finish nothing, where only timeouts would show that they don't work on their messages."""
+    stall, now = channel.stall, case.snapshot.taken_at
+    if stall is None or stall.timed_out or _requeues(channel, case) is not None:
+        return
+    if now - stall.since < (_MINUTE if channel.depth or stall.has_held_up else _RECENT):
+        return
+    rows = [row for row in _answering(channel) if row.in_flight_count]
+    silent_on_touches = [row for row in rows if not _reports_touches(row, case)]
+    if not silent_on_touches or any(is_busy(it, now) for row in rows for it in row.clients or ()):
+        return
+    yield case.finding(
+        "D42",
+        Severity.INFO,
+        f"Nothing finished for {'at least ' * stall.is_older}{in_minutes(now - stall.since)}, and nothing timed out: stuck "
+        f"or long work, {'this nsqd does' if len(silent_on_touches) == 1 else 'these nsqds do'}n't report touches",
+        "If consumers are stuck, their messages time out in the end, and then this is a problem (D7).",
+        number("in flight", sum(row.in_flight_count for row in silent_on_touches)),
+        number("waiting", channel.depth),
+        say("on", ", ".join(row.node for row in silent_on_touches)),
+        window=now - stall.since,
     )
 
 
@@ -344,6 +390,29 @@ def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
     )
 
 
+def _one_behind(channel: Channel, case: Case) -> Iterator[Finding]:
+    """Find consumers that finish nothing for long while most of the others do, where nothing says if they are busy."""
+    found = judged(channel, case.snapshot.taken_at)
+    behind = [it for it in found if it.condition is Condition.CANNOT_TELL]
+    others = [it for it in found if it.condition is not Condition.CANNOT_TELL and it.client.ready_count]
+    working = sum((it.client.finish_rate or 0.0) > _STANDSTILL for it in others)
+    if not behind or not working or 2 * working < len(others):
+        return
+    yield replace(
+        case.finding(
+            "D9",
+            Severity.WARNING,
+            f"{counted(len(behind), 'consumer').capitalize()} {'finishes' if len(behind) == 1 else 'finish'} nothing while "
+            f"others do: {name_of(behind[0].client)}",
+            "It is stuck, or its work takes long: its nsqd doesn't report touches. Look at its machine and its log.",
+            rate("its peers (median)", behind[0].peers),
+            number("in flight there", behind[0].client.in_flight_count),
+            is_inferred=True,
+        ),
+        facet="behind",
+    )
+
+
 # In no group: D10, D12, D15
 
 
@@ -411,13 +480,14 @@ def _unknown_in_part(channel: Channel, case: Case) -> Iterator[Finding]:
 _Rule = Callable[[Channel, Case], Iterable[Finding]]
 _GROUPS: Final[tuple[tuple[_Rule, ...], ...]] = (
     (policy.stopped_itself, _paused, _nobody, _nobody_there, _nobody_ready, _stuck, _saturated),
-    (_failing, _one_failing, _one_slow),
+    (_failing, _one_failing, _one_slow, _one_behind),
 )
 _IN_NO_GROUP: Final[tuple[_Rule, ...]] = (
     _deferred,
     _sampled,
     _spilling,
     _busy,
+    _cannot_tell,
     burials.growing,
     burials.lying,
     policy.dropping,

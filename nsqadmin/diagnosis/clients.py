@@ -3,6 +3,7 @@
     busy      it has finished none for half a minute, but touches those that it has: long work, not a fault
     stuck     it has as many messages as it may have, and has finished none for half a minute or lets them time out;
               while max_in_flight of the policy file is reached, any number is as many as it may have
+    can't tell  the same, without a timeout, on an nsqd that doesn't report touches: stuck or busy
     RDY 0     it asks for nothing, although messages wait
     failing   it requeues more than a fifth of its messages
     slow      it has as many as it may have, and finishes less than a quarter of its peers' median
@@ -41,6 +42,7 @@ class Condition(StrEnum):
     FAILING = "failing"
     SLOW = "slow"
     BUSY = "busy"
+    CANNOT_TELL = "can't tell"
     IDLE = "idle"
     UNKNOWN = "unknown"
     NEW = "new"
@@ -98,7 +100,7 @@ def _condition(client: Client, failing: float, peers: float, waiting: bool, is_f
         if is_busy(client, now):
             return Condition.BUSY
         if is_full:
-            return Condition.STUCK
+            return Condition.STUCK if client.reports_touches or client.timeout_rate else Condition.CANNOT_TELL
     if not client.ready_count and waiting and not client.in_flight_count:
         return Condition.NOT_READY
     if failing > FAILING and (client.requeue_rate or 0.0) > STANDSTILL:

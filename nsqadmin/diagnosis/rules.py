@@ -7,7 +7,7 @@ muted warning about a node's policy file says nothing about its death.
 
 An **effect** says what happens to messages. It decides the order of incidents (`impact.py`), and whether one gets worse.
 
-A rule with several findings about one node has a row for each facet: `D16:clock`.
+A rule with several kinds of findings has a row for each facet: `D16:clock`.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Rule(NamedTuple):
 
 
 _OF_A_START: Final = 30.0  # seconds in which consumers connect to a node that has come back
+_OF_LONG_WORK: Final = 600.0  # seconds
 _OF_RATES: Final = 60.0  # seconds: rates of consumers are counted over the last 30 to 60
 _UNLISTED: Final = Rule(Family.OTHER, Effect.WAITING)
 
@@ -86,10 +87,12 @@ RULES: Final[Mapping[str, Rule]] = {
     # What consumers do with messages
     "D8": Rule(Family.HANDLING, Effect.WAITING),
     "D9": Rule(Family.HANDLING, Effect.WAITING, echo=_OF_RATES),
+    "D9:behind": Rule(Family.HANDLING, Effect.WAITING, patience=_OF_LONG_WORK),
     "D18": Rule(Family.HANDLING, Effect.WAITING),
     "D39": Rule(Family.BURIAL, Effect.WAITING),
     "D40": Rule(Family.BURIAL),
     "D41": Rule(Family.HANDLING),
+    "D42": Rule(Family.HANDLING),
     # What policies do
     "D21": Rule(Family.REFUSAL, Effect.STUCK),
     "D22": Rule(Family.LOSS, Effect.LOST),

@@ -14,8 +14,8 @@ is found. So a finding that isn't found any more stays
 A finding comes and goes if its family has ended and come back twice within the hour. So a cause that comes and goes all
 day opens three times and then no more, while one that is mended at the second try ends as soon as any other.
 
-One thing gets worse not quite at once: that a channel has no consumer on some nodes is shown after half a minute, because
-consumers need a moment to connect to a node that has come back.
+Some rules need patience (`rules.py`), so there it gets worse not quite at once. For example, that a channel has no consumer
+on some nodes is shown after half a minute, because consumers need a moment to connect to a node that has come back.
 
 The family matters (`rules.py`): a finding gives way at once to another one that is as bad and of the same family, for
 example when consumers that hang are stopped. What somebody switches off, such as a pause, ends at once, and so does
@@ -49,7 +49,7 @@ _SAMPLES_OF_HOLD: Final = 20  # with more frequent samples, you learn sooner tha
 _SAMPLES_OF_MILDER: Final = 60
 _SAMPLES_OF_QUIET: Final = 360
 _SAMPLES_OF_HOUR: Final = 720
-_SAMPLES_OF_PATIENCE: Final = 6
+_INTERVAL: Final = 5.0  # seconds; with more frequent samples, patience is shorter
 _FIRST: Final = 2  # snapshots after the start
 _NOTHING: Final = SEVERITIES[Severity.INFO]  # the rank of a subject about which there are only remarks
 _MOST_KEPT: Final = 2000  # findings over a restart
@@ -90,7 +90,7 @@ class Upkeep:
 
         At the start we don't know for how long they have lasted.
         """
-        now, longest = snapshot.taken_at, _SAMPLES_OF_PATIENCE * snapshot.interval
+        now, pace = snapshot.taken_at, min(1.0, snapshot.interval / _INTERVAL)
         before, self._awaited = self._awaited, {}
         self._snapshots += 1
         for finding in found:
@@ -100,7 +100,7 @@ class Upkeep:
                 followed = self._followed.get((finding.topic, finding.channel, finding.node, rule.family))
                 if followed is None or key not in followed.shown:
                     since = before.get(key, now)
-                    if now - since < min(rule.patience, longest):
+                    if now - since < rule.patience * pace:
                         self._awaited[key] = since
                         continue
                     finding = replace(finding, since=since)

@@ -40,6 +40,7 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D39": ("buries messages", "bury messages"),
     "D40": ("has buried messages", "have buried messages"),
     "D41": ("has consumers with long work", "have consumers with long work"),
+    "D42": ("finishes nothing, stuck or long work", "finish nothing, stuck or long work"),
     "D17": ("is partly unknown", "are partly unknown"),
 }
 

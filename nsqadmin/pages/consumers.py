@@ -27,6 +27,7 @@ _KINDS: Final = {
     Condition.FAILING: "warning",
     Condition.SLOW: "warning",
     Condition.BUSY: "ok",
+    Condition.CANNOT_TELL: "muted",
     Condition.IDLE: "muted",
     Condition.UNKNOWN: "muted",
     Condition.NEW: "muted",

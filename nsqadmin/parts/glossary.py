@@ -80,7 +80,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "consumer-state": Entry(
         "State of a consumer",
-        "Stuck: it has as many messages as it may have and finishes none. Busy: it finishes none either, but touches its messages, so its work takes long. RDY 0: it asks for nothing although messages wait. Failing: it requeues more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
+        "Stuck: it has as many messages as it may have and finishes none. Busy: it finishes none either, but touches its messages, so its work takes long. Can't tell: it finishes none, and its nsqd doesn't report touches. RDY 0: it asks for nothing although messages wait. Failing: it requeues more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
     ),
     "oldest-in-flight": Entry(
         "Oldest in flight",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from typing import Any, Protocol
@@ -70,6 +71,7 @@ class Node:
         )
         self.daemon.command = (*_DAEMON, "nsqd")
         self.is_hung = False
+        self.is_old = False  # it answers like NSQ's nsqd, as far as consumers are concerned
         self._clock = clock
 
     @property
@@ -104,9 +106,10 @@ class Node:
 class _CountingUpstream(Upstream):
     """Knows which requests are under way, so that no time passes while a node is about to answer."""
 
-    def __init__(self, options: Options, is_awaited: Callable[[str], bool]) -> None:
+    def __init__(self, options: Options, is_awaited: Callable[[str], bool], is_old: Callable[[str], bool]) -> None:
         super().__init__(options)
         self._is_awaited = is_awaited
+        self._is_old = is_old
         self._under_way: list[str] = []
         self._answered = trio.Event()
 
@@ -133,7 +136,9 @@ class _CountingUpstream(Upstream):
 
     async def get_document(self, address: str, target: str, *, is_lookupd: bool = False) -> Any:
         with self._asking(address):
-            return await super().get_document(address, target, is_lookupd=is_lookupd)
+            document = await super().get_document(address, target, is_lookupd=is_lookupd)
+        is_old = self._is_old(address) and target.startswith("/stats")
+        return replace(document, value=_of_go(document.value)) if is_old else document
 
     @asynccontextmanager
     async def stream(
@@ -146,6 +151,16 @@ class _CountingUpstream(Upstream):
     async def post(self, address: str, target: str, body: bytes = b"", *, is_lookupd: bool = False) -> bytes:
         with self._asking(address):
             return await super().post(address, target, body, is_lookupd=is_lookupd)
+
+
+def _of_go(stats: Any) -> Any:
+    """Return the answer to /stats without what only our nsqd says of its consumers."""
+    for topic in stats["topics"]:
+        for channel in topic["channels"]:
+            for client in channel.get("clients") or ():
+                for name in ("oldest_in_flight_ms", "touch_count", "last_touch_at"):
+                    client.pop(name, None)
+    return {name: value for name, value in stats.items() if name != "release"}
 
 
 class _TrioClock(trio.abc.Clock):
@@ -180,7 +195,7 @@ class World:
             sample_interval=int(tick * SECOND),
         )
         activity = ActivityLog()
-        self.upstream = _CountingUpstream(self.options, self._is_awaited)
+        self.upstream = _CountingUpstream(self.options, self._is_awaited, self._is_old)
         self.sampler = Sampler(lambda: self.options, self.upstream, activity, wall=self.clock.wall)
         self.book = Book(activity.newest)
         self.activity = activity
@@ -201,6 +216,10 @@ class World:
     def _is_awaited(self, address: str) -> bool:
         node = self.node(address)
         return node is None or node.answers
+
+    def _is_old(self, address: str) -> bool:
+        node = self.node(address)
+        return node is not None and node.is_old
 
     def _observe(self, snapshot: Snapshot) -> None:
         self.changes += self.book.observe(snapshot)

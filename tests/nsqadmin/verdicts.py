@@ -18,6 +18,7 @@ from typing import Final
 
 from nsqadmin.cluster.model import RECURRING, Finding, Severity, Snapshot
 from nsqadmin.diagnosis.incident import ChangeKind, IncidentChange, Open
+from nsqadmin.diagnosis.rules import Family
 from nsqadmin.diagnosis.upkeep import QUIET
 from tests.nsqadmin.steered_world import WALL, World
 
@@ -65,6 +66,7 @@ class Seen:
     muted: dict[str, int]  # the same in those that are
     titles: dict[str, str]  # of the incident with the worst finding
     began: dict[str, tuple[float, bool]]  # of the incident of each node that doesn't answer
+    families: set[tuple[str, Family]]  # of the findings about each subject
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ class Verdicts:
         return {_subject(finding) for finding in it.incident.wrong if finding.rule != but}
 
     def _see(self, snapshot: Snapshot) -> None:
-        seen = Seen(snapshot.taken_at, {}, {}, {}, {})
+        seen = Seen(snapshot.taken_at, {}, {}, {}, {}, set())
         silent = {node.address for node in snapshot.nodes if not node.is_reachable}
         for it in self.world.book.open():
             self._add(it, seen, silent)
@@ -131,6 +133,7 @@ class Verdicts:
             rank = _RANKS.get(finding.severity)
             if rank is None:
                 continue
+            seen.families.add((subject, it.incident.cause.family))
             where = seen.muted if it.state == "muted" else seen.said
             if rank < where.get(subject, _WELL):
                 where[subject] = rank
@@ -186,6 +189,8 @@ class Verdicts:
             for change in self.world.changes
             if fault.began <= change.at <= fault.ended + self._closed and _is_about_death(change, fault.subject)
         ]
+        if kinds == ["opened"] and any(_is_recurring(fault.ended, it) for it in self._openings_of(fault.subject)):
+            return
         if [kind for kind in kinds if kind != "worse"] != ["opened", "closed"] or kinds[-1:] != ["closed"]:
             yield f"{fault}: listeners were told: {', '.join(kinds) or 'nothing'}"
 
@@ -214,17 +219,25 @@ class Verdicts:
             for seen in self.seen
             for subject in {**seen.said, **seen.muted}
             if not any(begin <= seen.at <= end for begin, end in spans[subject])
-            and not _comes_and_goes(seen.at, opened[subject], spans[subject])
+            and not any(self._comes_and_goes(seen.at, times, spans[subject]) for times in opened[subject])
         )
-        for subject, times in opened.items():
-            most = max((sum(at <= it < at + _HOUR for it in times) for at in times), default=0)
-            if most > MOST_OPENED:
-                yield f"{subject}: opened {most} times within an hour: {', '.join(map(_minute, times))}"
+        for subject, families in opened.items():
+            for times in families:
+                most = max((sum(at <= it < at + _HOUR for it in times) for at in times), default=0)
+                if most > MOST_OPENED:
+                    yield f"{subject}: opened {most} times within an hour: {', '.join(map(_minute, times))}"
 
-    def _openings_of(self, subject: str) -> list[float]:
-        """Return when something was said about it, right after nothing was."""
-        there = [(seen.at, subject in seen.said or subject in seen.muted) for seen in self.seen]
-        return [at for (_, before), (at, after) in pairwise(there) if after and not before]
+    def _comes_and_goes(self, at: float, opened: list[float], spans: list[tuple[float, float]]) -> bool:
+        """Return True if something may still be said because it has come back twice within an hour."""
+        return any(end < at <= self._said_until(end + QUIET) and _is_recurring(end, opened) for _, end in spans)
+
+    def _openings_of(self, subject: str) -> list[list[float]]:
+        """Return when something was said about it, right after nothing was, for each family."""
+        found = []
+        for family in {family for seen in self.seen for it, family in seen.families if it == subject}:
+            there = [(seen.at, (subject, family) in seen.families) for seen in self.seen]
+            found.append([at for (_, before), (at, after) in pairwise(there) if after and not before])
+        return found
 
     def _flips(self) -> Iterator[str]:
         for fault in self.faults:
@@ -247,10 +260,8 @@ def _is_about_death(change: IncidentChange, node: str) -> bool:
     return any((it.node, it.rule) == (node, SILENT) for it in change.it.incident.findings)
 
 
-def _comes_and_goes(at: float, opened: list[float], spans: list[tuple[float, float]]) -> bool:
-    """Return True if something may still be said because it has come back twice within an hour."""
-    returns = [it for it in opened[1:] if at - _HOUR <= it <= at]
-    return len(returns) >= RECURRING and any(end < at <= end + QUIET for _, end in spans)
+def _is_recurring(at: float, opened: list[float]) -> bool:
+    return sum(at - _HOUR <= it <= at for it in opened[1:]) >= RECURRING
 
 
 def _subject(finding: Finding) -> str:

@@ -33,7 +33,10 @@ def words(*clients: Client, depth: int = 5) -> list[tuple[str, str]]:
         ({"in_flight_count": 10, "finish_rate": 0.0, "oldest_in_flight": 31.0}, "stuck"),
         ({"in_flight_count": 10, "finish_rate": 0.0, "oldest_in_flight": 2.0}, "OK"),  # it has just got them
         ({"in_flight_count": 10, "finish_rate": 0.0, "oldest_in_flight": 2.0, "timeout_rate": 0.1}, "stuck"),
-        ({"in_flight_count": 10, "finish_rate": 0.0}, "stuck"),  # NSQ's nsqd does not tell ages
+        ({"in_flight_count": 10, "finish_rate": 0.0}, "stuck"),
+        ({"in_flight_count": 10, "finish_rate": 0.0, "reports_touches": False}, "can't tell"),
+        ({"in_flight_count": 10, "finish_rate": 0.0, "reports_touches": False, "oldest_in_flight": 90.0}, "can't tell"),
+        ({"in_flight_count": 10, "finish_rate": 0.0, "reports_touches": False, "timeout_rate": 0.1}, "stuck"),
         ({"in_flight_count": 10, "finish_rate": 0.0, "connect_time": NOW - 5}, "OK"),
         ({"in_flight_count": 0, "ready_count": 0, "finish_rate": 0.0}, "RDY 0"),
         ({"finish_rate": 6.5, "requeue_rate": 3.5}, "failing 35 %"),

@@ -96,6 +96,26 @@ def test_d3_nobody_is_connected() -> None:
     assert said(finding) == {"waiting": "1,200", "consumers": "0", "oldest message": "1m 5s"}
 
 
+def away(*counts: float, **fields: Any) -> list[tuple[str, Severity]]:
+    """Return the rules about a channel whose consumers had these numbers in the last samples, five seconds apart."""
+    trends = Trends(clients=counts)
+    return [(it.rule, it.severity) for it in about(channel(channel_node(depth=50), **fields), trends) if it.rule == "D3"]
+
+
+def test_d3_a_deploy_of_all_consumers_is_only_a_remark() -> None:
+    problem, remark = [("D3", Severity.PROBLEM)], [("D3", Severity.INFO)]
+    assert away(*[4] * 60, *[0] * 15) == remark
+    assert away(*[4] * 60, *[0] * 16) == problem
+    assert away(*[0] * 3) == problem  # it never had one, or nsqadmin has just started
+    assert away() == problem
+    assert away(4, 0, policy_recent=(("overflow, dropped", 5),)) == problem  # it loses messages meanwhile
+    assert away(4, 0, policy_recent=(("ttl, buried", 5),)) == problem
+
+
+def test_d3_consumers_that_crash_again_and_again_are_no_deploy() -> None:
+    assert away(*[4, 0, 0, 0] * 6) == [("D3", Severity.PROBLEM)]
+
+
 def test_d4_nobody_where_messages_wait() -> None:
     rows = channel_node("n1:4151", depth=40), channel_node("n2:4151", clients=(client("n2:4151", ready_count=1),))
     finding = only(about(channel(*rows)))
@@ -249,20 +269,37 @@ def test_d7_tells_that_it_may_have_begun_before_nsqadmin() -> None:
     assert finding.verdict == "Consumers are stuck: nothing finished for at least 2 min, 59,157 waiting"
 
 
-def test_d7_is_only_a_warning_where_a_go_nsqd_does_not_tell_what_consumers_do() -> None:
-    finding = only(stuck(stalled(120.0), oldest_in_flight=None))
-    assert (finding.rule, finding.severity) == ("D7", Severity.WARNING)
-    finding = only(stuck(stalled(120.0, timed_out=5), oldest_in_flight=None))
+@pytest.mark.parametrize("age", [None, 1700.0], ids=["NSQ's nsqd", "an earlier one of ours"])
+def test_d42_where_an_nsqd_does_not_report_touches_nothing_finished_may_be_long_work(age: float | None) -> None:
+    fields = {"oldest_in_flight": age, "reports_touches": False}
+    finding = only(stuck(stalled(1700.0, has_held_up=True), **fields))
+    assert (finding.rule, finding.severity) == ("D42", Severity.INFO)
+    assert finding.verdict == (
+        "Nothing finished for 28 min, and nothing timed out: stuck or long work, this nsqd doesn't report touches"
+    )
+    finding = only(stuck(stalled(120.0, timed_out=5), **fields))
     assert (finding.rule, finding.severity) == ("D7", Severity.PROBLEM)
+    assert stuck(stalled(59.0), **fields) == []
+
+
+def test_d42_hides_no_growing_backlog() -> None:
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, reports_touches=False)
+    row = channel_node(depth=90_000, in_flight_count=5, clients=(reader,))
+    trends = Trends(finished=[0, 0], incoming=[20, 20], depth=[100 * it for it in range(1, 121)])
+    found = about(channel(row, stall=stalled(600.0, has_held_up=True), net_rate=20.0), trends)
+    assert [(it.rule, it.severity) for it in found] == [("D6", Severity.PROBLEM), ("D42", Severity.INFO)]
 
 
 def test_d7_waits_for_the_consumers_where_they_are_not_known_yet() -> None:
-    def rules(seconds: float) -> list[tuple[str, Severity]]:
+    def rules(seconds: float, release: str) -> list[tuple[str, Severity]]:
         row = channel_node(depth=9, in_flight_count=5, clients=None, client_count=1)
-        return [(it.rule, it.severity) for it in about(channel(row, stall=stalled(seconds)))]
+        rows, nodes = (TopicNode(node="n1:4151"),), (node(release=release),)
+        shown = snapshot(topic(channel(row, stall=stalled(seconds)), nodes=rows), nodes=nodes)
+        return [(it.rule, it.severity) for it in found(shown)]
 
-    assert rules(120.0) == []
-    assert rules(301.0) == [("D7", Severity.WARNING)]
+    assert rules(120.0, "1.0") == []
+    assert rules(301.0, "1.0") == [("D7", Severity.WARNING)]
+    assert rules(301.0, "") == [("D42", Severity.INFO)]
 
 
 def test_d7_is_found_on_the_nodes_that_answer() -> None:
@@ -351,6 +388,19 @@ def test_d9_a_stuck_consumer_among_others_that_work() -> None:
     stuck = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="b-03", hostname="b-03")
     finding = only(about(channel(channel_node(depth=5, in_flight_count=10, clients=(quick, stuck)))))
     assert (finding.rule, finding.verdict) == ("D9", "One stuck consumer: b-03")
+
+
+def test_d9_a_consumer_that_finishes_nothing_for_long_beside_others_that_do_is_named_whatever_its_nsqd_reports() -> None:
+    quick = client(ready_count=10, in_flight_count=5, finish_rate=50.0, reports_touches=False)
+    hangs = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="b-03", hostname="b-03")
+    hangs = replace(hangs, reports_touches=False)
+    it, upkeep = channel(channel_node(depth=5, in_flight_count=10, clients=(quick, hangs))), Upkeep()
+    shown = {}
+    for at in range(0, 660, 10):
+        moment = snapshot(topic(it) if at >= 30 else topic(), taken_at=NOW + at, index=at)
+        shown[at] = [each.verdict for each in diagnose(moment, QUIET, upkeep)]
+    assert shown[620] == []
+    assert shown[630] == ["1 consumer finishes nothing while others do: b-03"]
 
 
 def test_d9_where_all_are_stuck_none_of_them_is_to_blame() -> None:

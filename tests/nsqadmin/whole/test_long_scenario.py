@@ -23,6 +23,7 @@ def test_no_verdict_improves_and_no_incident_disappears_before_its_cause_is_gone
 def test_a_healthy_hour_has_no_incident_nor_have_jobs_of_half_an_hour_whose_worker_touches_them(tmp_path: Path) -> None:
     with ExitStack() as stack:
         world = World(tmp_path, stack, 2, tick=20.0)
+        world.nodes[1].is_old = True
         verdicts = Verdicts(world)
         workers = Consumer(world.nodes, "celery", "jobs", ready=JOBS // 2, takes=RUN_TIME, touches=True)
         world.actors += [

@@ -246,6 +246,27 @@ def test_what_comes_and_goes_opens_once_and_closes_once() -> None:
     assert 3000 <= world.changes[1].at - NOW <= 3120
 
 
+def deploying(at: float, node_name: str, name: str) -> ChannelNode:
+    """Return a row of mail/send, all of whose consumers restart at 600 s, for a minute, and at 1,800 s, for five."""
+    row = healthy(at, node_name, name)
+    is_away = name == "send" and within(at, (600, 660), (1800, 2100))
+    return replace(row, depth=50, clients=(), client_count=0, in_flight_count=0) if is_away else row
+
+
+def test_a_deploy_is_no_incident_unless_it_takes_long() -> None:
+    world = World(deploying)
+    play(world, 620)
+    (remark,) = world.book.open()
+    assert (remark.incident.severity, remark.incident.verdict) == (
+        Severity.INFO,
+        "No consumer is connected: they have left just now",
+    )
+    play(world, 1800, since=620)
+    assert world.changes == []
+    play(world, 2300, since=1800)
+    assert [(it.kind, it.at - NOW) for it in world.changes] == [(ChangeKind.OPENED, 1870), (ChangeKind.CLOSED, 2200)]
+
+
 def test_what_dies_again_and_again_opens_three_times_and_then_stays_until_half_an_hour_of_quiet() -> None:
     deaths = tuple((at, at + 60.0) for at in (*range(600, 7200, 450), 13_000))
     world, ledger, posts = World(healthy, silent={"n5:4151": deaths}), Ledger(), list[Post]()
