@@ -31,6 +31,10 @@ MOST_COVERED: Final = 200_000  # findings, by all marks together
 _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
+_Name = tuple[str, str]  # the incident and the person
+_Coverings = dict[_Name, "Covering"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covering:
     """A mark with what it covers."""
@@ -43,6 +47,10 @@ class Covering:
     seen: float = 0.0  # when something that it covers was last there
     is_over: bool = False  # it once did not hold, and now only does for users who see a part
     ended: tuple[str, ...] = ()  # the same for some of the findings, which had moved to another incident
+
+    @property
+    def name(self) -> _Name:
+        return self.key, self.mark.by
 
     def has(self, finding: Finding) -> bool:
         return self.has_severity_of(finding) and set(_places(finding)).issubset(self.places.get(finding.key, ()))
@@ -63,10 +71,11 @@ class Coverage:
     """All marks of one kind."""
 
     def __init__(self) -> None:
-        self._all: tuple[Covering, ...] = ()
-        self._seen: dict[tuple[str, str], float] = {}  # by incident and person: when something of it was last there
-        self._by_finding: dict[str, list[Covering]] = {}
-        self._by_incident: dict[str, list[Covering]] = {}
+        self._all: _Coverings = {}
+        self._covered = 0  # findings, by all of them together
+        self._seen: dict[_Name, float] = {}  # when something of it was last there
+        self._by_finding: dict[str, _Coverings] = {}
+        self._by_incident: dict[str, _Coverings] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -76,9 +85,10 @@ class Coverage:
 
         `is_whole` says that these are all findings of the incident that a mark has to cover.
         """
-        others = [it for it in self._all if (it.key, it.mark.by) != (key, mark.by)]
-        covered = len(findings) + sum(len(it.covers) for it in others)
-        if len(others) >= MOST_MARKS or covered > MOST_COVERED or not findings:
+        before = self._all.get((key, mark.by))
+        others = len(self._all) - (before is not None)
+        covered = self._covered + len(findings) - (len(before.covers) if before is not None else 0)
+        if others >= MOST_MARKS or covered > MOST_COVERED or not findings:
             return False
         rules: dict[str, Severity] = {}
         for it in findings if is_whole else ():
@@ -86,48 +96,40 @@ class Coverage:
             rules[name] = min(it.severity, rules.get(name, it.severity), key=_SEVERITIES.__getitem__)
         covers = {it.key: it.severity for it in findings}
         places = {it.key: where for it in findings if (where := _places(it))}
-        self._seen.pop((key, mark.by), None)
-        self._set((*others, Covering(key=key, mark=mark, covers=covers, places=places, rules=rules, seen=mark.at)))
+        if before is not None:
+            self._remove(before)
+        self._add(Covering(key=key, mark=mark, covers=covers, places=places, rules=rules, seen=mark.at))
         return True
 
     def take_back(self, key: str, findings: Iterable[Finding], *, is_whole: bool) -> None:
         """Remove the marks on the incident, or for a user who sees a part of it, what they cover of that part."""
         keys = {it.key for it in findings}
-        left = []
-        for it in self._all:
-            if it.key == key and is_whole:
-                continue
-            if not keys.isdisjoint(it.covers):
-                covers = {each: severity for each, severity in it.covers.items() if each not in keys}
-                it = replace(it, covers=covers, rules={})
-            elif it.key == key:
-                it = replace(it, rules={})
-            if it.covers:
-                left.append(it)
-        self._set(tuple(left))
+        for it in self._about(key, keys):
+            covers = {each: severity for each, severity in it.covers.items() if each not in keys}
+            if not covers or (it.key == key and is_whole):
+                self._remove(it)
+            else:
+                self._change(it, replace(it, covers=covers, rules={}))
 
     def end(self, key: str, findings: Iterable[Finding]) -> None:
         """End the marks that no longer hold for the incident, but not for users who see only a part of it."""
-        keys, ended = {it.key for it in findings}, []
-        for it in self._all:
-            here = keys.intersection(it.covers)
+        keys = {it.key for it in findings}
+        for it in self._about(key, keys):
             if it.key == key:
-                ended.append(replace(it, is_over=True))
+                self._change(it, replace(it, is_over=True))
             else:
-                ended.append(replace(it, ended=tuple(here.union(it.ended))) if here else it)
-        self._set(tuple(ended))
+                self._change(it, replace(it, ended=tuple(keys.intersection(it.covers).union(it.ended))))
 
     def forget(self, is_over: Iterable[Covering]) -> None:
-        gone = {id(it) for it in is_over}
-        if gone:
-            self._set(tuple(it for it in self._all if id(it) not in gone))
+        for it in tuple(is_over):
+            self._remove(it)
 
     def see(self, present: set[str], now: float, *, most_away: float) -> None:
         """Forget the marks of which nothing has been there for `most_away` seconds. `present` has findings' keys."""
         gone = []
-        for it in self._all:
+        for it in self:
             if not present.isdisjoint(it.covers):
-                self._seen[it.key, it.mark.by] = now
+                self._seen[it.name] = now
             elif now - self._seen_at(it) > most_away:
                 gone.append(it)
         self.forget(gone)
@@ -135,7 +137,7 @@ class Coverage:
     # Questions
 
     def __iter__(self) -> Iterator[Covering]:
-        return iter(self._all)
+        return iter(self._all.values())
 
     def of(self, key: str, findings: Sequence[Finding], *, is_whole: bool = True) -> Mark | None:
         """Return the mark that holds for the incident, or for the part of it that a user sees. None: there is none."""
@@ -152,7 +154,8 @@ class Coverage:
 
     def set_on(self, key: str) -> Mark | None:
         """Return a mark that was set on this whole incident, and isn't over."""
-        return next((it.mark for it in self._by_incident.get(key, ()) if it.rules and not it.is_over), None)
+        here = self._by_incident.get(key, {}).values()
+        return next((it.mark for it in here if it.rules and not it.is_over), None)
 
     def uncovered(self, key: str, findings: Sequence[Finding]) -> tuple[Finding, str] | None:
         """Return the first finding that no mark covers, and why not; None if all are covered."""
@@ -162,7 +165,7 @@ class Coverage:
         return None
 
     def _news_of(self, finding: Finding) -> str:
-        known = self._by_finding.get(finding.key, ())
+        known = self._by_finding.get(finding.key, {}).values()
         if not known:
             return "this is new"
         has_spread = any(it.has_severity_of(finding) and not it.has(finding) for it in known)
@@ -170,34 +173,58 @@ class Coverage:
 
     def _covering(self, key: str, finding: Finding, *, is_whole: bool) -> Covering | None:
         """Return the mark that covers the finding for the longest time."""
-        coverings = self._by_finding.get(finding.key, ())
+        coverings = self._by_finding.get(finding.key, {}).values()
         if not is_whole:
             return max((it for it in coverings if it.has(finding)), key=_end, default=None)
         found = [it for it in coverings if it.has_for_all(finding)]
-        found += [it for it in self._by_incident.get(key, ()) if it.has_rule_of(finding)]
+        found += [it for it in self._by_incident.get(key, {}).values() if it.has_rule_of(finding)]
         return max(found, key=_end, default=None)
 
     def _seen_at(self, covering: Covering) -> float:
-        return self._seen.get((covering.key, covering.mark.by), covering.seen)
+        return self._seen.get(covering.name, covering.seen)
 
-    def _set(self, coverings: tuple[Covering, ...]) -> None:
-        self._all = coverings
-        self._seen = {
-            (it.key, it.mark.by): at for it in coverings if (at := self._seen.get((it.key, it.mark.by))) is not None
-        }
-        self._by_finding, self._by_incident = {}, {}
-        for it in coverings:
-            self._by_incident.setdefault(it.key, []).append(it)
-            for key in it.covers:
-                self._by_finding.setdefault(key, []).append(it)
+    # Changes: of one mark at a time, because somebody may mark a thousand incidents at once
+
+    def _about(self, key: str, findings: Iterable[str]) -> list[Covering]:
+        """Return the marks that are on the incident or cover one of the findings."""
+        found: _Coverings = dict(self._by_incident.get(key, {}))
+        for it in findings:
+            found.update(self._by_finding.get(it, {}))
+        return list(found.values())
+
+    def _add(self, it: Covering) -> None:
+        self._all[it.name] = it
+        self._covered += len(it.covers)
+        self._by_incident.setdefault(it.key, {})[it.name] = it
+        for key in it.covers:
+            self._by_finding.setdefault(key, {})[it.name] = it
+
+    def _remove(self, it: Covering) -> None:
+        self._take_out(it)
+        self._seen.pop(it.name, None)
+
+    def _change(self, before: Covering, it: Covering) -> None:
+        self._take_out(before)
+        self._add(it)
+
+    def _take_out(self, it: Covering) -> None:
+        del self._all[it.name]
+        self._covered -= len(it.covers)
+        for index, keys in ((self._by_incident, (it.key,)), (self._by_finding, tuple(it.covers))):
+            for key in keys:
+                here = index[key]
+                del here[it.name]
+                if not here:
+                    del index[key]
 
     # Over a restart
 
     def dump(self) -> tuple[Covering, ...]:
-        return tuple(replace(it, seen=self._seen_at(it)) for it in self._all)
+        return tuple(replace(it, seen=self._seen_at(it)) for it in self)
 
     def load(self, coverings: Sequence[Covering]) -> None:
-        self._set(tuple(coverings[:MOST_MARKS]))
+        for it in {it.name: it for it in coverings[:MOST_MARKS]}.values():
+            self._add(it)
 
 
 def _end(covering: Covering) -> float:

@@ -92,9 +92,10 @@ class Book:
         self._records: dict[str, IncidentRecord] = {}
         self._acknowledged = Coverage()
         self._muted = Coverage()
-        self._marks: dict[str, _Marks] = {}  # the marks that hold, by incident
+        self._held: dict[str, _Marks] | None = {}  # the marks that hold, by incident; None: not looked up yet
         self._snapshot = NOTHING_YET
         self._incidents: tuple[Incident, ...] = ()
+        self._by_key: Mapping[str, Incident] = {}
         self._open: tuple[Open, ...] | None = ()
         self._started = 0.0  # the first snapshot
         self._observed = 0
@@ -106,15 +107,15 @@ class Book:
         now, before = snapshot.taken_at, self._snapshot.taken_at
         if not self._observed:
             self._started = now
-        gone = {it.key: it for it in self._incidents}
+        gone = self._by_key
         marks = self._marks
         told = [it for key, it in gone.items() if self._is_told(key)]
         self._snapshot, self._open = snapshot, None
         self._forget(now, before or now)
         no_groups = {key for key, it in gone.items() if it.cause.kind is not CauseKind.PATTERN}
         self._incidents = group(snapshot, known=self._records.keys() - no_groups)
-        here = {it.key for it in self._incidents}
-        last = {it.key: self._opened(it) for it in told if it.key not in here}
+        self._by_key = {it.key: it for it in self._incidents}
+        last = {it.key: self._opened(it) for it in told if it.key not in self._by_key}
         if len(self._acknowledged):
             self._acknowledged.see({finding.key for finding in snapshot.findings}, now, most_away=BLIP)
         followed = (
@@ -124,7 +125,7 @@ class Book:
         self._look_up_changes(followed, news, now)
         worse = {key for key, what in news.items() if what is _News.WORSE}
         worse |= {it.key for it in followed if self._reopened(it, marks.get(it.key, _UNMARKED), now)}
-        self._marks = self._marks_that_hold()
+        self._held = self._marks_that_hold()
         self._observed += 1
         return tuple(self._changes(followed, worse, last))
 
@@ -253,6 +254,12 @@ class Book:
             is_unmuted |= coverage is self._muted
         return is_unmuted
 
+    @property
+    def _marks(self) -> dict[str, _Marks]:
+        if self._held is None:
+            self._held = self._marks_that_hold()
+        return self._held
+
     def _marks_that_hold(self) -> dict[str, _Marks]:
         if not len(self._acknowledged) and not len(self._muted):
             return {}
@@ -295,8 +302,7 @@ class Book:
 
     def _closed(self, last: Mapping[str, Open], now: float) -> Iterator[IncidentChange]:
         """Yield the incidents that have closed: none of their findings is in another one now."""
-        here = {it.key for it in self._incidents}
-        away = {key: was for key, was in {**self._moved, **last}.items() if key not in here}
+        away = {key: was for key, was in {**self._moved, **last}.items() if key not in self._by_key}
         present = {finding.key for finding in self._snapshot.findings} if away else set[str]()
         self._moved = {}
         for key, was in away.items():
@@ -333,7 +339,7 @@ class Book:
 
     def present(self) -> set[str]:
         """Return the keys of all incidents that aren't over, also of those whose findings are in others now."""
-        return {it.key for it in self._incidents} | self._moved.keys()
+        return self._by_key.keys() | self._moved.keys()
 
     def record(self, key: str) -> IncidentRecord | None:
         """Return the record of an incident, even if it has just ended."""
@@ -399,8 +405,10 @@ class Book:
         return self._marked(self._muted, key, mark, user)
 
     def _marked(self, coverage: Coverage, key: str, mark: Mark | None, user: Identity | None) -> bool:
-        shown = self.open() if user is None else self.seen_by(user)
-        incident = next((it.incident for it in shown if it.key == key), None)
+        if user is None or user.sees_everything:
+            incident = self._by_key.get(key)
+        else:
+            incident = next((it.incident for it in self.seen_by(user) if it.key == key), None)
         if incident is None:
             return False
         is_whole = user is None or user.sees_everything or incident.cause.kind is CauseKind.SINGLE
@@ -408,7 +416,7 @@ class Book:
             coverage.take_back(key, incident.wrong, is_whole=is_whole)
         elif not coverage.put(key, incident.wrong, mark, is_whole=is_whole):
             return False
-        self._marks = self._marks_that_hold()
+        self._held = None
         self.version += 1
         self._open = None
         return True

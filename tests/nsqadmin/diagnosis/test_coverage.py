@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from nsqadmin.cluster.model import Finding, Severity
 from nsqadmin.diagnosis.coverage import MOST_COVERED, MOST_MARKS, Coverage
@@ -125,6 +126,34 @@ def test_a_mark_is_forgotten_when_nothing_of_it_is_there_for_long() -> None:
     assert len(again) == 1
     again.see(set(), NOW + 1101, most_away=600)
     assert len(again) == 0
+
+
+def test_changes_of_single_marks_leave_what_a_restart_would_build() -> None:
+    random, coverage = Random(3), Coverage()
+    names, keys, people = "abcdef", ("k1", "k2", "k3"), ("ana", "ben")
+    for at in range(600):
+        key, now = random.choice(keys), NOW + 10 * at
+        its = [finding(name, severity=random.choice((PROBLEM, WARNING))) for name in random.sample(names, 3)]
+        mark = Mark(by=random.choice(people), at=now, until=now + random.randrange(300))
+        match random.randrange(5):
+            case 0 | 1:
+                assert coverage.put(key, its, mark, is_whole=random.random() < 0.7)
+            case 2:
+                coverage.take_back(key, its, is_whole=random.random() < 0.3)
+            case 3:
+                coverage.end(key, its)
+            case 4:
+                coverage.forget([it for it in coverage if (it.mark.until or 0.0) <= now])
+        coverage.see({it.key for it in its}, now, most_away=100.0)
+        again = Coverage()
+        again.load(coverage.dump())
+        assert again.dump() == coverage.dump()
+        for key in keys:
+            for shown in (its, its[:1]):
+                assert again.of(key, shown) == coverage.of(key, shown)
+                assert again.of(key, shown, is_whole=False) == coverage.of(key, shown, is_whole=False)
+                assert again.uncovered(key, shown) == coverage.uncovered(key, shown)
+                assert again.set_on(key) == coverage.set_on(key)
 
 
 def test_there_is_a_bound() -> None:

@@ -99,7 +99,9 @@ def test_d3_nobody_is_connected() -> None:
 def away(*counts: float, **fields: Any) -> list[tuple[str, Severity]]:
     """Return the rules about a channel whose consumers had these numbers in the last samples, five seconds apart."""
     trends = Trends(clients=counts)
-    return [(it.rule, it.severity) for it in about(channel(channel_node(depth=50), **fields), trends) if it.rule == "D3"]
+    return [
+        (it.rule, it.severity) for it in about(channel(channel_node(depth=50), **fields), trends) if it.rule == "D3"
+    ]
 
 
 def test_d3_a_deploy_of_all_consumers_is_only_a_remark() -> None:
@@ -390,7 +392,9 @@ def test_d9_a_stuck_consumer_among_others_that_work() -> None:
     assert (finding.rule, finding.verdict) == ("D9", "One stuck consumer: b-03")
 
 
-def test_d9_a_consumer_that_finishes_nothing_for_long_beside_others_that_do_is_named_whatever_its_nsqd_reports() -> None:
+def test_d9_a_consumer_that_finishes_nothing_for_long_beside_others_that_do_is_named_whatever_its_nsqd_reports() -> (
+    None
+):
     quick = client(ready_count=10, in_flight_count=5, finish_rate=50.0, reports_touches=False)
     hangs = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="b-03", hostname="b-03")
     hangs = replace(hangs, reports_touches=False)

@@ -304,8 +304,8 @@ def test_what_somebody_switches_or_deletes_does_not_come_and_go() -> None:
     assert shown(upkeep, 3105 + HOLD) == []
 
 
-@settings(max_examples=30)
-@given(st.lists(st.tuples(st.integers(1, 20), st.integers(4, 100)), min_size=4, max_size=12))
+@settings(max_examples=15)
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(4, 100)), min_size=4, max_size=9))
 def test_whatever_comes_and_goes_opens_at_most_four_times_in_an_hour(pattern: list[tuple[int, int]]) -> None:
     """Each pair is for how many samples it is there, and away."""
     upkeep, opened, at, was_shown = Upkeep(), list[float](), 0.0, False
