@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin.parts.silence import unless_unknown
+
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
@@ -50,8 +52,10 @@ async def refusal_page(
 
 async def missing_job(painter: Painter, request: Request, title: str, text: str) -> Response:
     """Show that there is no such job or task."""
+    snapshot = await painter.picture(request)
+    text = unless_unknown(snapshot, text)
     failure = Failure(title=title, text=text, links=(("Jobs", painter.links.to("/jobs")),))
-    return error_page(painter, request, await painter.picture(request), failure)
+    return error_page(painter, request, snapshot, failure)
 
 
 def missing(painter: Painter) -> Handler:

@@ -17,6 +17,7 @@ from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of
 from nsqadmin.parts.policies import PolicyTab
 from nsqadmin.parts.remains import remains_on
+from nsqadmin.parts.silence import unless_unknown
 from nsqadmin.parts.tables import MOST_ROWS
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _NodePage:
         if node is None:
             failure = Failure(
                 title="No such node",
-                text=f"No nsqd has the address {address}.",
+                text=unless_unknown(snapshot, f"No nsqd has the address {address}."),
                 advice="A node is named by its broadcast address and HTTP port. It may have left, or not have registered yet.",
                 links=(("All nodes", self._painter.links.to("/nodes")),),
             )

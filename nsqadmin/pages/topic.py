@@ -18,6 +18,7 @@ from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
 from nsqadmin.parts.policy import lines_of_topic
 from nsqadmin.parts.readers import landing
+from nsqadmin.parts.silence import unknown_part
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -92,9 +93,11 @@ class _TopicPage:
 def no_topic(painter: Painter, request: Request, snapshot: Snapshot, topic: str) -> Response:
     unseen = ", ".join(missing.where for missing in snapshot.unanswered)
     advice = "It may have been deleted, or it has no messages yet."
+    none = f"No node and no nsqlookupd that answers knows a topic “{topic}”."
+    unknown = unknown_part(snapshot)
     failure = Failure(
-        title="No such topic",
-        text=f"No node and no nsqlookupd that answers knows a topic “{topic}”.",
+        title=f"Topic {topic} was not found" if unknown else "No such topic",
+        text=f"{unknown} {none}" if unknown else none,
         advice=f"{advice} Or {unseen} may have it, but cannot be asked now." if unseen else advice,
         links=(
             ("All topics", painter.links.to("/topics")),

@@ -21,7 +21,7 @@ from nsqadmin.parts.graphite import TIMEFRAMES, Graphite
 from nsqadmin.parts.links import Links
 from nsqadmin.parts.page_cache import PageCache
 from nsqadmin.parts.rights import ACTION_WORDS, right_of
-from nsqadmin.parts.silence import is_all_unknown, parts_of, unknown_part, unless_unknown
+from nsqadmin.parts.silence import is_all_unknown, parts_of, tally, unknown_part, unless_unknown
 from nsqadmin.parts.status import HEALTH, NodeStates, Standing, State
 from nsqadmin.parts.tables import Sorting, number_columns, page_number, part_of
 from nsqcommon.options import seconds
@@ -112,6 +112,7 @@ class Painter:
             "silent_parts": parts_of,
             "unless_unknown": unless_unknown,
             "unknown_part": unknown_part,
+            "tally": partial(tally, snapshot),
             "is_all_unknown": is_all_unknown,
             "told_of": "",  # a node that the page itself is about, so that no banner is needed
             "sorting": partial(Sorting, request),

@@ -132,8 +132,8 @@ def drain(channel: Channel) -> str:
 
 def trend_of(channel: Channel) -> str:
     """Write the net rate. While a node is silent, it is that of the others: "≥ ↑ 36/s"."""
-    text = numbers.net(channel.net_rate)
-    return f"≥ {text}" if channel.silent and (channel.net_rate or 0.0) >= STANDSTILL else text
+    text, value = numbers.net(channel.net_rate), channel.net_rate
+    return f"≥ {text}" if channel.silent and value is not None and value > -STANDSTILL else text
 
 
 def known_part(channel: Channel) -> str:

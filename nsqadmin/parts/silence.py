@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from nsqadmin import numbers
 from nsqadmin.cluster.model import Channel, Node, Silent, Snapshot, Topic
 
 
@@ -81,6 +82,12 @@ def unknown_part(snapshot: Snapshot, of: Topic | Channel | None = None) -> str:
     if len(silent) == total:
         return f"Unknown: {'the only node is' if total == 1 else f'all {total} nodes are'} silent."
     return f"Unknown: {len(silent)} of {total} nodes {'is' if len(silent) == 1 else 'are'} silent."
+
+
+def tally(snapshot: Snapshot, number: int, one: str, many: str = "") -> str:
+    """Write a count with its noun: "2 topics"; and "topics unknown" instead of "no topics" if there may be some."""
+    is_unknown = not number and unknown_part(snapshot)
+    return f"{many or one + 's'} unknown" if is_unknown else numbers.several(number, one, many)
 
 
 def _has_answered(snapshot: Snapshot, address: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from nsqadmin.cluster.merge import totals_of
-from nsqadmin.cluster.model import Health, Latency, Percentile, Rates, Silent, Snapshot, TopicNode
+from nsqadmin.cluster.model import Health, Latency, Lookupd, Percentile, Rates, Silent, Snapshot, TopicNode
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 from tests.support.process import Nsqadmin, needs_module
 
@@ -19,9 +19,10 @@ needs_module("jinja2")
 
 # All of these were seen on screen, or are in the templates.
 CLAIMS: Final = re.compile(
-    r"No messages wait|No backlog grows|Nothing arrives now|Nothing is requeued|No consumer (is|matches)|No topic yet"
-    r"|Nothing (else )?needs attention|All channels keep up|All is well|>0</span></b> waiting|No channel yet"
-    r"|No connection publishes|every registered name is on a node|>None\.<|On no node|keeps up",
+    r"No messages wait|No backlog grows|Nothing arrives now|Nothing is requeued|No consumer (?:is|matches)|No topic yet"
+    r"|Nothing (?:else )?needs attention|All channels keep up|All is well|>0</span></b> waiting|No channel yet"
+    r"|No connection publishes|every registered name is on a node|>None\.<|On no node|keeps up"
+    r"|[Nn]o topics|[Nn]o connections|[Nn]o tasks|No nsqd has|No such topic|Nothing here yet|Nothing matches<",
 )
 PAGES: Final = (
     "/",
@@ -32,13 +33,19 @@ PAGES: Final = (
     "/activity",
     "/lookup",
     "/incidents",
+    "/incidents?rule=D3",
+    "/topics/unheard-of",
+    "/topics/idle/unheard-of",
+    "/nodes",
     "/topics/idle",
     "/topics/idle?tab=producers",
     "/topics/idle/c",
     "/topics/idle/c?tab=consumers",
     "/topics/idle/c?tab=nodes",
     "/nodes/n2:4151",
+    "/nodes/n4:4151",
 )
+ALWAYS: Final = ("/", "/topics", "/topics?filter=x", "/consumers", "/nodes", "/nodes/n9:1", "/topics/x", "/incidents")
 
 
 def silent_cluster() -> Snapshot:
@@ -107,6 +114,13 @@ def test_what_grows_on_the_living_nodes_is_listed_with_at_least(admin: Nsqadmin)
     assert "Unknown: 2 of 5 nodes are silent." in shown
 
 
+def test_a_net_rate_of_0_is_that_of_the_nodes_that_answer(admin: Nsqadmin) -> None:
+    for path in ("/topics", "/topics/idle/c"):
+        shown = page(admin, path)
+        of_idle = re.findall(r'(≥ </span>)?<span data-k="topics/idle/c/net_rate"[^>]*>0/s<', shown)
+        assert of_idle == ["≥ </span>"], path
+
+
 def test_the_page_of_a_channel_names_apart_what_leaves_it(admin: Nsqadmin) -> None:
     shown = page(admin, "/topics/orders/shipping")
     assert "growing" in shown
@@ -120,6 +134,33 @@ def test_with_no_node_there_is_not_even_a_zero(folder: Path) -> None:
         assert CLAIMS.findall(shown) == []
         assert "<b>?</b> waiting" in shown
         assert "Unknown: the only node is silent." in shown
+
+
+@pytest.mark.parametrize("has_lookupds", [True, False])
+def test_in_the_first_moment_nothing_is_claimed(folder: Path, has_lookupds: bool) -> None:
+    lookupds = (Lookupd(address="l1:4161", health=Health.NEVER),) if has_lookupds else ()
+    first = snapshot(nodes=(), index=0, has_lookupds=has_lookupds, lookupds=lookupds)
+    with shown_by(folder, f"first-{has_lookupds}", first) as admin:
+        assert {path: CLAIMS.findall(page(admin, path)) for path in ALWAYS} == {path: [] for path in ALWAYS}
+
+
+def test_a_node_that_has_never_answered_has_no_numbers(folder: Path) -> None:
+    never = node("n1:4151", health=Health.NEVER, answered_at=None, own_health="")
+    with shown_by(folder, "never", snapshot(nodes=(never,))) as admin:
+        assert "never answered" in page(admin, "/nodes/n1:4151")
+        assert 'title="0"' not in page(admin, "/nodes/n1:4151")
+
+
+def test_the_health_that_a_silent_node_had_is_said_as_its_last(admin: Nsqadmin) -> None:
+    assert "<dd>OK (last known)</dd>" in page(admin, "/nodes/n4:4151")
+    assert "<dd>OK</dd>" in page(admin, "/nodes/n2:4151")
+    assert page(admin, "/nodes").count('<span title="OK">') == 3
+
+
+def test_a_directory_that_does_not_answer_agrees_with_nobody(folder: Path) -> None:
+    gone = Lookupd(address="l1:4161", health=Health.DOWN)
+    with shown_by(folder, "directory", snapshot(lookupds=(gone,))) as admin:
+        assert "lists the same topics" not in page(admin, "/lookup")
 
 
 def test_a_latency_without_a_sample_is_a_dash(folder: Path) -> None:
