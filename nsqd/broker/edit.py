@@ -132,9 +132,12 @@ def place_of(channel: Channel, sequence: int) -> MessagePlace:
         return MessagePlace.DEFERRED
     if sequence in ledger.retries:  # also a copy in a paused topic
         return MessagePlace.WAITING
-    if sequence >= channel.feed.high_watermark:
-        return MessagePlace.NOT_RELEASED
-    if ledger.waiting_among(wanted):
-        return MessagePlace.WAITING
     edited = ledger.edited
+    if sequence >= channel.feed.high_watermark:
+        if edited is None or sequence not in edited.copies:
+            return MessagePlace.NOT_RELEASED
+        if sequence in ledger.held:
+            return MessagePlace.WAITING
+    elif ledger.waiting_among(wanted):
+        return MessagePlace.WAITING
     return MessagePlace.REPLACED if edited is not None and sequence in edited.replaced else MessagePlace.FINISHED

@@ -370,6 +370,28 @@ def test_a_message_that_no_channel_has_yet_is_refused() -> None:
     assert Edit(channel_of(node), 0, again=True, delay_ms=0).refusal is MessagePlace.NOT_RELEASED
 
 
+def test_a_copy_that_a_consumer_has_finished_in_a_paused_topic_is_finished() -> None:
+    node = node_with(b"a", b"b")
+    topic = node.broker.topics["t"]
+    topic.pause()
+    node.turn()
+    run(node, 0)
+    run(node, 1, delay_ms=50_000)
+    run(node, 3, b"B", delay_ms=60_000)
+    assert [place_of(channel_of(node), it) for it in range(5)] == [
+        "replaced",
+        "replaced",
+        "waiting",
+        "replaced",
+        "deferred",
+    ]
+    assert comes_to(node, "c") == [b"A"]
+    for _ in range(2):
+        assert place_of(channel_of(node), 2) is MessagePlace.FINISHED
+        assert Edit(channel_of(node), 2, again=True, delay_ms=0).refusal is None
+        node.crash()
+
+
 # Crashes
 
 
