@@ -83,7 +83,7 @@ def _are_restarting(channel: Channel, case: Case) -> bool:
 
     We add up the times without a consumer, so that consumers which crash after each start are found.
     """
-    counts, interval = case.recent(Metric.CLIENTS, _LONG), case.snapshot.interval
+    counts, interval = case.recent(Metric.CLIENTS, _RECENT), case.snapshot.interval
     away = sum(not count for count in counts) * interval
     return any(counts) and away <= min(_RESTART, _SAMPLES_OF_RESTART * interval) and not removed_lately(channel)
 

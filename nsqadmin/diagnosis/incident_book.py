@@ -228,10 +228,13 @@ class Book:
     def _forget(self, now: float, before: float) -> None:
         """Drop incidents that have been away longer than a blip, and beyond the limit the longest away.
 
+        Those whose findings are in another incident now aren't over, so listeners have to hear of their end.
+
         What was there in the last snapshot, `before`, was not away, even if that is long ago: the machine may have slept.
         """
         self._muted.forget(it for it in self._muted if (it.mark.until or 0.0) <= now)
-        kept = [record for record in self._records.values() if record.last_seen >= min(now - BLIP, before)]
+        latest = min(now - BLIP, before)
+        kept = [it for it in self._records.values() if it.last_seen >= latest or it.key in self._moved]
         kept.sort(key=lambda record: -record.last_seen)
         self._records = {record.key: record for record in kept[:MOST]}
 

@@ -306,10 +306,13 @@ class _Followed:
         return before.since
 
     def _note_return(self, found: Sequence[Finding], moment: _Moment) -> None:
-        """Remember that something is found again that had ended, or would have ended if it didn't come and go."""
+        """Remember that something is found again that had ended, or would have ended if it didn't come and go.
+
+        What rests on a silent node may be a consequence of that: if the node comes and goes, its channels don't.
+        """
         if self._returned:
             self._returned = tuple(at for at in self._returned if 0 <= moment.now - at < moment.hour)
-        if self._gone_since is None or all(it.severity is Severity.INFO or rule_of(it).is_switch for it in found):
+        if self._gone_since is None or not any(_counts(it) and not moment.is_silent(it) for it in found):
             return
         away, has_ended = moment.now - self._gone_since, self._rank == _NOTHING
         if away < moment.hour and (has_ended or away >= moment.hold):
@@ -370,6 +373,10 @@ class _Followed:
             gone = {key: (it, now) for key, it in self.shown.items()} | self._gone
             self._gone = {key: (it, at) for key, (it, at) in gone.items() if key not in shown and now - at <= span}
         self.shown = shown
+
+
+def _counts(finding: Finding) -> bool:
+    return finding.severity is not Severity.INFO and not rule_of(finding).is_switch
 
 
 def _rank_of(shown: dict[str, Finding]) -> int:

@@ -20,10 +20,12 @@ from nsqadmin.cluster.model import Severity
 from nsqadmin.diagnosis.incident import Mark
 from nsqcommon.wire.message import Message
 from scripts.command_line import option, read_options
-from tests.nsqadmin.steered_world import WALL, Consumer, Publisher, World, buried, finished, given_back
+from tests.nsqadmin import simulated_world, steered_world
+from tests.nsqadmin.steered_world import WALL, World, buried, finished, given_back
 from tests.nsqadmin.verdicts import SILENT, Fault, Verdicts
 
 Steps = Sequence[tuple[float, str]]
+_Consumer = steered_world.Consumer | simulated_world.Consumer
 
 NODES: Final = 3
 POLICY: Final = (
@@ -62,38 +64,41 @@ HOUR: Final[Steps] = (
 _SLOW: Final = 3  # messages in a tick
 _ALL: Final = 1_000_000
 _TICK: Final = 5.0  # seconds, in the long form
+_SIMULATED: Final = 10
 
 
 class Scenario:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World | simulated_world.World) -> None:
         self.world = world
         self.verdicts = Verdicts(world)
         self._faults: dict[str, Fault] = {}  # by the words that begin them, those that last
+        # Without reports of touches, only timeouts show that consumers are stuck.
+        self._has_old = any(node.is_old for node in world.nodes)
+        self._nobody_until = 0.0
         self._muted: set[str] = set()  # what is muted, also when it comes again
-        nodes = world.nodes
-        self._shipping = Consumer(nodes, "orders", "shipping", ready=20, msg_timeout=600)
-        self._trader = Consumer(nodes, "quotes", "trader", ready=10)
-        self._view = Consumer(nodes, "ticks", "view", ready=10)
-        self._post = Consumer(nodes, "letters", "post")
-        self._sender = Consumer(nodes, "mails", "sender")
-        self._ledger = Consumer(nodes, "invoices", "ledger")
+        self._shipping = world.consumer("orders", "shipping", ready=20, msg_timeout=60 if self._has_old else 600)
+        self._trader = world.consumer("quotes", "trader", ready=10)
+        self._view = world.consumer("ticks", "view", ready=10)
+        self._post = world.consumer("letters", "post")
+        self._sender = world.consumer("mails", "sender")
+        self._ledger = world.consumer("invoices", "ledger")
         world.actors += [
-            Publisher(nodes, "orders", 5),
-            Publisher(nodes, "quotes", 10),
-            Publisher(nodes, "ticks", 10),
-            Publisher(nodes, "letters", 1),
-            Publisher(nodes, "mails", 5),
-            Publisher(nodes, "invoices", 5),
-            Consumer(nodes, "orders", "billing"),
+            world.publisher("orders", 5),
+            world.publisher("quotes", 10),
+            world.publisher("ticks", 10),
+            world.publisher("letters", 1),
+            world.publisher("mails", 5),
+            world.publisher("invoices", 5),
+            world.consumer("orders", "billing"),
             *(self._shipping, self._trader, self._view, self._post, self._sender, self._ledger),
         ]
         # What makes each fault, and what ends it.
         self._channels: Mapping[str, tuple[Fault, Callable[[], None], Callable[[], None]]] = {
-            "stuck": (Fault("orders/shipping"), _at(self._shipping, 0), _at(self._shipping, _ALL)),
-            "drops": (Fault("quotes/trader", detected=180), _at(self._trader, _SLOW), _at(self._trader, _ALL)),
-            "expires": (Fault("ticks/view", detected=180), _at(self._view, _SLOW), _at(self._view, _ALL)),
+            "stuck": (Fault("orders/shipping", detected=180), _at(self._shipping, 0), _at(self._shipping, _ALL)),
+            "drops": (Fault("quotes/trader", detected=240), _at(self._trader, _SLOW), _at(self._trader, _ALL)),
+            "expires": (Fault("ticks/view", detected=300), _at(self._view, _SLOW), _at(self._view, _ALL)),
             "fails": (Fault("mails/sender"), _by(self._sender, given_back), _by(self._sender, finished)),
-            "buries": (Fault("invoices/ledger"), _by(self._ledger, buried), _by(self._ledger, finished)),
+            "buries": (Fault("invoices/ledger", detected=180), _by(self._ledger, buried), _by(self._ledger, finished)),
             "nobody": (Fault("letters/post"), self._post.leave, self._post.join),
         }
 
@@ -103,7 +108,7 @@ class Scenario:
         async def taken() -> None:
             for minute, words in steps:
                 await self.world.pass_time(WALL + 60 * minute - self.world.now)
-                self._take(words)
+                await self._take(words)
 
         self.world.run(taken)
         names = {node.address: f"node {number}" for number, node in enumerate(self.world.nodes, 1)}
@@ -112,12 +117,16 @@ class Scenario:
             failures = [text.replace(address, name) for text in failures]
         return failures
 
-    def _take(self, words: str) -> None:
+    async def _take(self, words: str) -> None:
         match words.split():
+            case ["deploy", *over]:
+                if "nobody" not in self._faults and self.world.now - self._nobody_until > 600:
+                    (self._post.join if over else self._post.leave)()
             case [what, "over"]:
                 _, _, mend = self._channels[what]
                 mend()
                 self.verdicts.end(self._faults.pop(what))
+                self._nobody_until = self.world.now if what == "nobody" else self._nobody_until
             case [what, "muted"]:
                 self._mute(self._faults[what])
             case [number, "differs"]:
@@ -138,6 +147,10 @@ class Scenario:
                 node = self.world.nodes[int(number) - 1]
                 (node.go_on if node.is_hung else node.come_back)()
                 self.verdicts.end(self._faults.pop(number))
+            case ["nsqadmin", "restarts"]:
+                assert isinstance(self.world, simulated_world.World)
+                await self.world.restart()
+                self.verdicts.restart()
             case [what] if what in self._channels:
                 fault, make, _ = self._channels[what]
                 make()
@@ -155,22 +168,25 @@ class Scenario:
         self._muted.update((fault.subject,) if keys else ())
 
 
-def _at(consumer: Consumer, per_tick: int) -> Callable[[], None]:
+def _at(consumer: _Consumer, per_tick: int) -> Callable[[], None]:
     def change() -> None:
         consumer.per_tick = per_tick
 
     return change
 
 
-def _by(consumer: Consumer, answer: Callable[[Message], bytes]) -> Callable[[], None]:
+def _by(consumer: _Consumer, answer: Callable[[Message], bytes]) -> Callable[[], None]:
     def change() -> None:
         consumer.answer = answer
 
     return change
 
 
-def drawn_steps(random: Random, minutes: float = 120.0) -> Steps:
-    """Draw what happens. Each fault comes and goes by itself, so that any may meet any other."""
+def drawn_steps(random: Random, minutes: float = 120.0, *, is_simulated: bool = False) -> Steps:
+    """Draw what happens. Each fault comes and goes by itself, so that any may meet any other.
+
+    In a simulated world, nsqadmin is restarted, too, and the consumers of a channel are deployed.
+    """
     steps = [
         *_intervals(random, "stuck", "stuck over", minutes, lasts=(5, 50), pause=(5, 30)),
         *_intervals(random, "drops", "drops over", minutes, lasts=(6, 20), pause=(8, 30)),
@@ -187,6 +203,9 @@ def drawn_steps(random: Random, minutes: float = 120.0) -> Steps:
     for at, words in [*steps]:
         if words in ("nobody", "1 differs") and random.random() < 0.7:
             steps.append((at + 3, f"{words} muted"))
+    if is_simulated:
+        steps += [(random.uniform(1, minutes - 6), "nsqadmin restarts") for _ in range(random.randrange(4))]
+        steps += _intervals(random, "deploy", "deploy over", minutes, lasts=(0.2, 0.7), pause=(8, 40))
     return sorted(steps)
 
 
@@ -206,15 +225,31 @@ def run_in(folder: Path, steps: Steps, *, tick: float) -> list[str]:
         return Scenario(World(folder, stack, NODES, policy=POLICY, tick=tick)).run(steps)
 
 
+def run_simulated(seed: int, *, minutes: float = 120.0, tick: float = _TICK) -> list[str]:
+    """Draw a scenario and run it in a simulated world, and return what was wrong."""
+    random = Random(seed)
+    world = simulated_world.World(
+        NODES, policies={("quotes", "trader"): {"max_messages": 300}, ("ticks", "view"): {"ttl": 120}}, tick=tick
+    )
+    for node in world.nodes:
+        node.policy.write_text(POLICY)
+    world.nodes[1].is_old = random.random() < 0.5
+    return Scenario(world).run(drawn_steps(random, minutes, is_simulated=True))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    count: int = option(1, "how many scenarios of two hours to draw")
+    count: int = option(1, f"how many scenarios of two hours to draw, and {_SIMULATED} simulated ones for each")
     seed: int = option(0, "seed of the first one; each next one has the next")
 
 
 def main() -> int:
     options = read_options(_Options, name="python -m tests.nsqadmin.scenario", about=(__doc__ or "").split("\n")[0])
     bad = 0
+    for seed in range(_SIMULATED * options.seed, _SIMULATED * (options.seed + options.count)):
+        failures = run_simulated(seed)
+        bad += bool(failures)
+        print("\n".join([f"simulated, seed {seed}: {len(failures)} failures", *failures]), flush=True)
     for seed in range(options.seed, options.seed + options.count):
         with TemporaryDirectory(prefix="scenario-") as folder:
             failures = run_in(Path(folder), drawn_steps(Random(seed)), tick=_TICK)

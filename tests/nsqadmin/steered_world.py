@@ -217,6 +217,12 @@ class World:
         node = self.node(address)
         return node is None or node.answers
 
+    def publisher(self, topic: str, per_tick: int) -> Publisher:
+        return Publisher(self.nodes, topic, per_tick)
+
+    def consumer(self, topic: str, channel: str, **options: Any) -> Consumer:
+        return Consumer(self.nodes, topic, channel, **options)
+
     def _is_old(self, address: str) -> bool:
         node = self.node(address)
         return node is not None and node.is_old

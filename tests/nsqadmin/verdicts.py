@@ -20,6 +20,9 @@ from nsqadmin.cluster.model import RECURRING, Finding, Severity, Snapshot
 from nsqadmin.diagnosis.incident import ChangeKind, IncidentChange, Open
 from nsqadmin.diagnosis.rules import Family
 from nsqadmin.diagnosis.upkeep import QUIET
+from nsqadmin.webhook.ledger import Ledger
+from nsqadmin.webhook.post import Post
+from tests.nsqadmin import simulated_world
 from tests.nsqadmin.steered_world import WALL, World
 
 DETECTED: Final = 120.0  # seconds after its beginning in which a fault is said
@@ -71,10 +74,14 @@ class Seen:
 
 @dataclass(slots=True)
 class Verdicts:
-    world: World
+    world: World | simulated_world.World
     faults: list[Fault] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)  # when a node answered again
+    restarts: list[float] = field(default_factory=list)  # of nsqadmin
+    posts: list[Post] = field(default_factory=list)
+    _ledger: Ledger = field(default_factory=Ledger)
+    _read: int = 0  # of the world's changes
 
     def __post_init__(self) -> None:
         self.world.watchers.append(self._see)
@@ -94,6 +101,10 @@ class Verdicts:
         if fault.is_death:
             self.returns.append(self.world.now)
 
+    def restart(self) -> None:
+        """Note that nsqadmin is started again: what it held then, it holds for some time, until its rules can find it."""
+        self.restarts.append(self.world.now)
+
     def _spans_of(self, subject: str) -> list[tuple[float, float]]:
         """Return when something may be said about this: while one of its faults lasts, and a little longer.
 
@@ -101,9 +112,8 @@ class Verdicts:
         a node is silent, it is unknown whether a fault is over there, so it is said on.
         """
         spans = [(it.began, it.ended if it.ended is not None else inf) for it in self.faults if it.subject == subject]
-        return [
-            (begin, self._said_until(end)) for begin, end in (*spans, *zip(self.returns, self.returns, strict=True))
-        ]
+        moments = (*self.returns, *self.restarts)
+        return [(begin, self._said_until(end)) for begin, end in (*spans, *zip(moments, moments, strict=True))]
 
     def _said_until(self, end: float) -> float:
         until = end + self._closed
@@ -118,6 +128,8 @@ class Verdicts:
         return {_subject(finding) for finding in it.incident.wrong if finding.rule != but}
 
     def _see(self, snapshot: Snapshot) -> None:
+        changes, self._read = self.world.changes[self._read :], len(self.world.changes)
+        self.posts += self._ledger.posts_for(changes, self.world.book.present, snapshot.taken_at)
         seen = Seen(snapshot.taken_at, {}, {}, {}, {}, set())
         silent = {node.address for node in snapshot.nodes if not node.is_reachable}
         for it in self.world.book.open():
@@ -172,6 +184,8 @@ class Verdicts:
         return bool(kinds) and kinds[-1] is not ChangeKind.CLOSED
 
     def _of_death(self, fault: Fault, times: list[Seen]) -> Iterator[str]:
+        if any(fault.began <= at <= fault.began + fault.detected for at in self.restarts):
+            return
         latest = fault.began + 4 * self.world.tick
         yield from _joined(
             (seen.at, f"{fault}: its incident began {_minute(began)}{', or before' if is_before else ''}")
@@ -195,19 +209,19 @@ class Verdicts:
             yield f"{fault}: listeners were told: {', '.join(kinds) or 'nothing'}"
 
     def _unbalanced_news(self) -> Iterator[str]:
-        """Find incidents that listeners were told of twice without an end, or whose end they weren't told of."""
-        known: dict[str, IncidentChange] = {}
-        for change in self.world.changes:
-            title = f"{change.it.incident.title} ({_minute(change.at)})"
-            if (change.kind is ChangeKind.OPENED) is (change.it.key in known):
-                yield f"listeners were told {change.kind.value} at the wrong time: {title}"
-            if change.kind is ChangeKind.CLOSED:
-                known.pop(change.it.key, None)
+        """Find incidents that receivers were told of twice without an end, or whose end they weren't told of."""
+        known: dict[str, Post] = {}
+        for post in self.posts:
+            title = f"{post.subject}: {post.verdict} ({_minute(post.at)})"
+            if (post.kind is ChangeKind.OPENED) is (post.key in known):
+                yield f"receivers were told {post.kind.value} at the wrong time: {title}"
+            if post.kind is ChangeKind.CLOSED:
+                known.pop(post.key, None)
             else:
-                known[change.it.key] = change
+                known[post.key] = post
         for key in known.keys() - self.world.book.present():
-            last = known[key]
-            yield f"listeners were not told of its end: {last.it.incident.title} ({_minute(last.at)})"
+            post = known[key]
+            yield f"receivers were not told of its end: {post.subject}: {post.verdict} ({_minute(post.at)})"
 
     def _false_alarms(self) -> Iterator[str]:
         """Find what is said without a reason, or for too long after the reason is gone."""
