@@ -35,7 +35,7 @@ _KEY_OF: Final[Mapping[str, tuple[str, str]]] = {
 _SHORTEST_RSA: Final = 256  # bytes: 2,048 bits
 _LONGEST_RSA: Final = 1024  # bytes; verifying takes longer with each
 _MOST_KEYS: Final = 4  # to try for a token that names no key
-_TYPES: Final = frozenset(("JWT", "jwt"))  # an access token has `at+jwt`, and is not for us
+_TYPES: Final = ("JWT", "jwt")  # an access token has `at+jwt`, and is not for us
 _LONGEST: Final = 64 * 1024  # characters of a token
 
 

@@ -125,7 +125,7 @@ class Provider:
                 self._metadata_at = now
             except ProviderAway as error:
                 if self._metadata is None:
-                    self._failed = (now, error)
+                    self._failed = (self._clock(), error)  # after the time limit, that is not `now`
                     raise
                 self._metadata_at = now - _FRESH_FOR + _KEYS_PAUSE  # go on with the old one, and try again soon
                 log.warning("OIDC: keeping the old discovery document - %s", error)
@@ -314,10 +314,14 @@ async def _body_of(response: httpx.Response) -> bytes:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise ValueError("its answer is compressed, although we asked for a plain one")
     body = bytearray()
-    async for piece in response.aiter_raw():
-        body += piece
-        if len(body) > _MOST_BYTES:
-            raise ValueError(f"its answer has more than {_MOST_BYTES} bytes")
+    # Leaving the loop by an exception would leave httpx's generators to the garbage collector; cancelling ends each.
+    with trio.CancelScope() as scope:
+        async for piece in response.aiter_raw():
+            body += piece
+            if len(body) > _MOST_BYTES:
+                scope.cancel()
+    if len(body) > _MOST_BYTES:
+        raise ValueError(f"its answer has more than {_MOST_BYTES} bytes")
     return bytes(body)
 
 

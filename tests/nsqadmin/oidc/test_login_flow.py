@@ -11,11 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.process import needs_module
-
-needs_module("starlette")
-needs_module("joserfc")
-
 from nsqadmin.accounts import Secret
 from nsqadmin.oidc.session import Session
 from tests.nsqadmin.oidc.world import NOW, Answer, Browser, World, by_hmac, captured, in_world, unsigned
