@@ -22,6 +22,7 @@ import trio
 from nsqadmin.oidc.id_token import BadToken, Expected, Header, check_access_token, check_claims, header_of, keys_for
 from nsqadmin.oidc.urls import why_not_a_url
 from nsqadmin.session_keys import read_client_secret
+from nsqadmin.upstream.client import FAILURES, failure_of
 from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _MOST_AT_ONCE: Final = 8  # requests to the provider
 _FRESH_FOR: Final = 3600.0  # seconds after which we read the discovery document and the keys again
 _KEYS_PAUSE: Final = 60.0  # seconds between two looks for a key that we don't know
 _FAILED_PAUSE: Final = 5.0  # seconds in which we don't repeat a request for the discovery document that has failed
-_FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError, RecursionError)
 
 
 class ProviderAway(Exception):
@@ -266,10 +266,12 @@ class Provider:
                         client.stream(method, url, headers=dict(headers), data=fields) as response,
                     ):
                         return response.status_code, await _body_of(response)
-        except _FAILURES as error:
-            reason = f"no answer within {TIMEOUT:g} s" if isinstance(error, trio.TooSlowError) else str(error)
+        except FAILURES as error:
+            reason = (
+                f"no answer within {TIMEOUT:g} s" if isinstance(error, trio.TooSlowError) else failure_of(url, error)
+            )
             is_silent = isinstance(error, httpx.TransportError | trio.TooSlowError | OSError)
-            raise ProviderAway(f"{url}: {reason or type(error).__name__}", is_silent=is_silent) from error
+            raise ProviderAway(f"{url}: {reason}", is_silent=is_silent) from error
 
     # The discovery document
 

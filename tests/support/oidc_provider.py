@@ -94,13 +94,13 @@ class OidcProvider:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
-        status, answer = self._answer(path, dict(parse_qsl(body.decode(), keep_blank_values=True)), headers)
+        status, answer = self.answer(path, dict(parse_qsl(body.decode(), keep_blank_values=True)), headers)
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         lines = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": lines})
         await send({"type": "http.response.body", "body": content})
 
-    def _answer(self, path: str, fields: dict[str, str], headers: dict[str, str]) -> tuple[int, Any]:
+    def answer(self, path: str, fields: dict[str, str], headers: dict[str, str]) -> tuple[int, Any]:
         match path:
             case "/.well-known/openid-configuration":
                 return 200, self._discovery()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
@@ -12,7 +13,9 @@ import trio
 import trio.testing
 
 from nsqadmin.accounts import Secret
+from nsqadmin.oidc import login_flow
 from nsqadmin.oidc.session import Session
+from nsqcommon.startup import StartupError
 from tests.nsqadmin.oidc.world import NOW, Answer, Browser, World, by_hmac, captured, in_world, unsigned
 
 
@@ -634,7 +637,8 @@ async def test_another_site_can_not_log_a_user_out(world: World) -> None:
 async def test_another_site_can_not_act_with_the_session(world: World) -> None:
     browser = world.browser()
     await browser.log_in()
-    for headers in ({"sec_fetch_site": "cross-site"}, {"origin": "https://evil.example"}):
+    foreign: list[dict[str, Any]] = [{"sec_fetch_site": "cross-site"}, {"origin": "https://evil.example"}]
+    for headers in foreign:
         assert (await browser.ask("/api/v2/actions", "POST", **headers)).status == 403
 
 
@@ -684,3 +688,25 @@ async def test_the_live_stream_ends_when_the_provider_has_to_be_asked_and_is_ope
         await stream.has_ended.wait()
         world.provider.end_sessions()
         assert (await browser.ask("/events?scope=overview")).status == 401
+
+
+# The start
+
+
+@in_world
+async def test_a_missing_package_is_named_with_its_extra(world: World) -> None:
+    find = login_flow.find_spec
+    expected = r"--oidc-issuer needs joserfc, which comes with: .*\[admin-oidc\]"
+    with (
+        patch.object(login_flow, "find_spec", lambda name: None if name == "joserfc" else find(name)),
+        pytest.raises(StartupError, match=expected),
+    ):
+        world.site()
+
+
+@in_world
+async def test_a_file_that_can_not_be_used_keeps_nsqadmin_from_starting(world: World) -> None:
+    for option in ("oidc_client_secret_file", "session_key_file", "oidc_ca_file"):
+        broken: dict[str, Any] = {option: str(world.file("broken", "\n"))}
+        with pytest.raises(StartupError, match=f"failed to read --{option.replace('_', '-')}"):
+            world.site(**broken)

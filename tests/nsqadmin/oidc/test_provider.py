@@ -15,7 +15,7 @@ from tests.support.oidc_provider import new_key
 EXPECTED = Expected(issuer=ISSUER, client_id="nsqadmin", nonce="n")
 
 
-def provider_of(world: World, **more: str) -> Provider:
+def provider_of(world: World, **more: Any) -> Provider:
     return world.site(**more).flow.provider
 
 

@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 
 from nsqadmin.accounts import Secret
 from nsqadmin.actions.audit import ActivityLog
-from nsqadmin.cluster.recording import Recording
+from nsqadmin.cluster.model import Recording
 from nsqadmin.cluster.view import SavedView
 from nsqadmin.daemon import _own_hosts, routes_of
 from nsqadmin.diagnosis.incident_book import Book
@@ -54,7 +54,7 @@ groups = ["support", "*-support"]
 users = ["eve@example.com"]
 can = ["viewer"]
 """
-PAGE: Final = {"accept": "text/html", "sec-fetch-mode": "navigate"}
+PAGE: Final[Mapping[str, Any]] = {"accept": "text/html", "sec-fetch-mode": "navigate"}
 
 
 class Answer:
@@ -156,7 +156,7 @@ class Browser:
 
     async def open(self, target: str, **more: Any) -> Answer:
         """Open a page, like a person."""
-        return await self.ask(target, **PAGE, **more)
+        return await self.ask(target, **{**PAGE, **more})
 
     async def begin(self, target: str = "/login") -> str:
         """Begin a login, and return the URL of the callback to which the provider sends the browser."""
@@ -259,7 +259,7 @@ def in_world(test: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
 
         trio.run(main, clock=clock)
 
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for a fixture `world`
+    del run.__wrapped__  # pytest would look for a fixture `world`
     return run
 
 
