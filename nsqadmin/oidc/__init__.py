@@ -4,6 +4,6 @@
     browser ── any other request ─► LoginFlow.current ─► a session, confirmed by the provider every five minutes
 
 `session`, `id_token`, `claims` and `urls` decide, and do no I/O. `signatures` and `sealing` need packages that take
-10 MB and a tenth of a second, so nsqadmin imports them in a thread, at the first login. docs/decisions/0044-oidc.md has
+10 MB and a tenth of a second, so nsqadmin imports them in a thread, at the first login. docs/decisions/0045-oidc.md has
 the reasons.
 """
