@@ -8,7 +8,6 @@ its own. All methods that wait run under trio.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import logging
 import secrets
@@ -27,7 +26,7 @@ import trio
 from nsqadmin.oidc.claims import BadClaims, are_groups_elsewhere, groups_in, name_in
 from nsqadmin.oidc.cookies import ATTEMPT_HOLDS_FOR, MOST, Cookies
 from nsqadmin.oidc.id_token import BadToken, Expected
-from nsqadmin.oidc.provider import Provider, ProviderAway, Refused, plain
+from nsqadmin.oidc.provider import TIMEOUT, Provider, ProviderAway, Refused, plain
 from nsqadmin.oidc.session import Session, State, load_session
 from nsqadmin.oidc.session_book import SessionBook
 from nsqadmin.oidc.urls import OwnUrls
@@ -131,6 +130,8 @@ class LoginFlow:
         self._asking: dict[str, trio.Event] = {}  # by session: set when the provider has answered
         self._is_away = False  # the provider didn't answer the last question
         self._not_before: dict[str, float] = {}  # by session, "" for all: when to ask again after a failure
+        if not self.urls.is_secure:
+            log.warning("OIDC: --external-url is plain HTTP, so anyone on the network can take over sessions")
         if not options.session_key_file:
             log.warning("OIDC: without --session-key-file all users have to log in again after a restart")
 
@@ -205,9 +206,12 @@ class LoginFlow:
         opened = (await self._sealer("login")).open(value) if value else None
         if opened is None:
             raise LoginFailed("This login wasn't begun in this browser, is finished already, or took too long.")
-        kept, nonce, verifier, path, began = json.loads(opened)
+        try:
+            kept, nonce, verifier, path, began = json.loads(opened)
+        except ValueError:
+            raise LoginFailed("Another version of nsqadmin began this login.") from None
         attempt = _Attempt(state=kept, nonce=nonce, verifier=verifier, path=path, began=began)
-        if not hmac.compare_digest(attempt.state.encode(), state.encode()) or state in self._used:
+        if attempt.state != state or state in self._used:
             raise LoginFailed("This login is finished already.")
         if not -ATTEMPT_HOLDS_FOR <= self._clock() - attempt.began < ATTEMPT_HOLDS_FOR:
             raise LoginFailed("This login took too long.")
@@ -342,9 +346,12 @@ class LoginFlow:
             return self.book.newest(session)
         self._asking[session.id] = done = trio.Event()
         try:
-            # A request that is cancelled in the middle would lose the new refresh token. Each step has a time limit.
-            with trio.CancelScope(shield=True):
+            # A request that is cancelled in the middle would lose the new refresh token. But nsqadmin must be able to
+            # stop, so there is a limit.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + TIMEOUT) as scope:
                 await self._ask(session)
+            if scope.cancelled_caught:
+                self._pause("", f"no answer within {TIMEOUT:g} s")
         finally:
             del self._asking[session.id]
             done.set()
@@ -398,7 +405,7 @@ class LoginFlow:
                 raise ProviderAway("a refresh brings no ID token, and there is no userinfo endpoint")
         return await self._user_of(claims, tokens)
 
-    def _pause(self, key: str, error: Exception) -> None:
+    def _pause(self, key: str, error: object) -> None:
         self._is_away = True
         if len(self._not_before) >= _MOST_PAUSES:
             self._not_before.clear()

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 TIMEOUT: Final = 10.0  # seconds for one request
 _MOST_BYTES: Final = 256 * 1024  # of an answer
 _MOST_AT_ONCE: Final = 8  # requests to the provider
+# Anyone can make us send a code, so these requests must not be in the way of those that confirm sessions.
+_MOST_CODES_AT_ONCE: Final = 4
 _FRESH_FOR: Final = 3600.0  # seconds after which we read the discovery document and the keys again
 _KEYS_PAUSE: Final = 60.0  # seconds between two looks for a key that we don't know
 _FAILED_PAUSE: Final = 5.0  # seconds in which we don't repeat a request for the discovery document that has failed
@@ -99,6 +101,7 @@ class Provider:
         self._clock = clock
         self._transport = transport
         self._at_once = trio.CapacityLimiter(_MOST_AT_ONCE)
+        self._codes_at_once = trio.CapacityLimiter(_MOST_CODES_AT_ONCE)
         self._reading = trio.Lock()  # held while we read the discovery document or the keys
         self._metadata: Metadata | None = None
         self._metadata_at = -_FRESH_FOR
@@ -133,25 +136,24 @@ class Provider:
 
     async def redeem(self, code: str, *, verifier: str, redirect_uri: str) -> Tokens:
         """Exchange the code of a login. Raise ProviderAway or Refused."""
-        return await self._tokens(
-            {
-                "grant_type": "authorization_code",
-                "code": code,
-                "redirect_uri": redirect_uri,
-                "code_verifier": verifier,
-            }
-        )
+        fields = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect_uri,
+            "code_verifier": verifier,
+        }
+        return await self._tokens(fields, self._codes_at_once)
 
     async def refresh(self, refresh_token: str) -> Tokens:
         """Get new tokens. Raise ProviderAway or Refused."""
-        return await self._tokens({"grant_type": "refresh_token", "refresh_token": refresh_token})
+        return await self._tokens({"grant_type": "refresh_token", "refresh_token": refresh_token}, self._at_once)
 
     async def revoke(self, refresh_token: str) -> None:
         """Tell the provider to forget a refresh token, if it can. Raise ProviderAway or Refused."""
         metadata = await self.metadata()
         if metadata.revocation_endpoint:
             fields = {"token": refresh_token, "token_type_hint": "refresh_token"}
-            await self._post(metadata, metadata.revocation_endpoint, fields)
+            await self._post(metadata, metadata.revocation_endpoint, fields, self._at_once)
 
     async def userinfo(self, access_token: str, subject: str) -> Claims:
         """Return the claims of the userinfo endpoint, {} if there is none. Raise ProviderAway or BadToken."""
@@ -203,15 +205,17 @@ class Provider:
 
     # Requests
 
-    async def _tokens(self, fields: Mapping[str, str]) -> Tokens:
+    async def _tokens(self, fields: Mapping[str, str], limiter: trio.CapacityLimiter) -> Tokens:
         metadata = await self.metadata()
-        answer = await self._post(metadata, metadata.token_endpoint, fields)
+        answer = await self._post(metadata, metadata.token_endpoint, fields, limiter)
         words = {name: answer.get(name, "") for name in ("access_token", "id_token", "refresh_token")}
         if not all(isinstance(word, str) and word.isascii() for word in words.values()):
             raise ProviderAway(f"{metadata.token_endpoint} has sent tokens that are no texts")
         return Tokens(**words)
 
-    async def _post(self, metadata: Metadata, url: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    async def _post(
+        self, metadata: Metadata, url: str, fields: Mapping[str, str], limiter: trio.CapacityLimiter
+    ) -> dict[str, Any]:
         """Send a form, with proof of who we are. Return the answer. Raise ProviderAway or Refused."""
         headers = {}
         fields = {**fields, "client_id": self.client_id}
@@ -221,7 +225,7 @@ class Provider:
             # RFC 6749 2.3.1: both are encoded as in a form first, so that a colon in the id is no border.
             pair = f"{quote_plus(self.client_id)}:{quote_plus(self._secret)}"
             headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-        status, body = await self._exchange("POST", url, headers, fields)
+        status, body = await self._exchange("POST", url, headers, limiter, fields)
         if status == 200:
             return _object(body, url) if body.strip() else {}
         error = {}
@@ -235,18 +239,23 @@ class Provider:
         raise Refused(plain(code), plain(error.get("error_description", "")))
 
     async def _get_json(self, url: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        status, body = await self._exchange("GET", url, headers or {})
+        status, body = await self._exchange("GET", url, headers or {}, self._at_once)
         if status != 200:
             raise ProviderAway(f"{url} answers with status {status}", is_silent=status >= 500)
         return _object(body, url)
 
     async def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], fields: Mapping[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        limiter: trio.CapacityLimiter,
+        fields: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:
         """Return status and body. Logins are rare, so a connection is opened for each request."""
         try:
             with trio.fail_after(TIMEOUT):
-                async with self._at_once:
+                async with limiter:
                     if self._tls is None:
                         self._tls = await trio.to_thread.run_sync(_tls_context, "")
                     async with (
@@ -307,7 +316,12 @@ class Provider:
         url = document.get(name)
         if url is None and not is_needed:
             return ""
-        if not isinstance(url, str) or why_not_a_url(url):
+        # An issuer on this machine may have plain endpoints, but a real one must not lead us to this machine's others.
+        if (
+            not isinstance(url, str)
+            or why_not_a_url(url)
+            or (url.startswith("http:") and self.issuer.startswith("https:"))
+        ):
             raise ProviderAway(f"the discovery document has no usable {name}: {str(url)[:300]}")
         return url
 

@@ -154,7 +154,7 @@ class Painter:
     def _who_title(self, identity: Identity) -> str:
         if not identity.user:
             return "No rights are configured: everyone may do everything"
-        return "Roles: " + (", ".join(role.name for role in identity.roles) or "none")
+        return f"{identity.user}. Roles: " + (", ".join(role.name for role in identity.roles) or "none")
 
 
 def graphite_of(services: Services) -> Graphite | None:
