@@ -61,6 +61,7 @@ class Identity:
     roles: tuple[Role, ...] = ()
     refusal: str = ""  # why changes are refused to everyone; empty if they aren't
     can_publish: bool = False  # --enable-publish was given
+    has_session: bool = False  # logged in by OIDC, so pages offer to log out
 
     def may(self, right: Right, topic: str = "") -> bool:
         return not self.why_not(right, topic)
@@ -126,7 +127,7 @@ class Policy:
         """True if every user has the right `payload` for every topic."""
         return not self.roles
 
-    def identity(self, user: str, groups: Iterable[str] = ()) -> Identity:
+    def identity(self, user: str, groups: Iterable[str] = (), *, has_session: bool = False) -> Identity:
         """Return the user with their roles."""
         groups = tuple(groups)
         return Identity(
@@ -135,7 +136,12 @@ class Policy:
             roles=self._roles_of(user, groups),
             refusal=self.refusal,
             can_publish=self.can_publish,
+            has_session=has_session,
         )
+
+    def is_about(self, group: str) -> bool:
+        """Return True if a role names this group."""
+        return any(_matches(group, role.groups) for role in self.roles)
 
     def _roles_of(self, user: str, groups: tuple[str, ...]) -> tuple[Role, ...]:
         if self.is_open:

@@ -6,7 +6,7 @@ import logging
 import platform
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import trio
 
 from nsqadmin import site
+from nsqadmin.accounts import read_accounts
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.actions.execution import Executor
 from nsqadmin.actions.notify import Notifier
@@ -63,9 +64,11 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from nsqadmin.access import Policy
+    from nsqadmin.accounts import Secret
     from nsqadmin.cluster.model import Snapshot
     from nsqadmin.cluster.series_file import Part
     from nsqadmin.cluster.view import SavedView
+    from nsqadmin.oidc.login_flow import LoginFlow
     from nsqadmin.options import Options
     from nsqadmin.upstream.client import Upstream
 
@@ -95,6 +98,9 @@ async def run(
 ) -> None:
     """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a file can't be used."""
     policy = read_policy(options)
+    accounts = read_accounts(options.auth_file) if options.auth_file else {}
+    login = _login_flow(options, policy, accounts)
+    access = Access(options, lambda: policy, accounts, login)
     settings = Settings(options)
     activity = ActivityLog(options.audit_file)
     files = server_files(options)
@@ -103,11 +109,14 @@ async def run(
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
             if options.snapshot:
                 certificates = renewable(files)
-                services = _still_services(settings, policy, activity, open_saved(options.snapshot), certificates)
+                services = _still_services(
+                    settings, policy, access, activity, open_saved(options.snapshot), certificates
+                )
             else:
                 upstream = await stack.enter_async_context(opened(options))
                 certificates = renewable(files, upstream.files)
-                services = await _live_services(nursery, settings, policy, activity, upstream, certificates)
+                services = await _live_services(nursery, settings, policy, access, activity, upstream, certificates)
+            services = replace(services, login=login)
             for certificate in certificates:
                 nursery.start_soon(certificate.follow)
             await _start_serving(nursery, _app(services), listening, files)
@@ -161,6 +170,7 @@ def _most_connections() -> int:
 def _still_services(
     settings: Settings,
     policy: Policy,
+    access: Access,
     activity: ActivityLog,
     view: SavedView,
     certificates: Sequence[CertificateFiles[Any]],
@@ -171,6 +181,7 @@ def _still_services(
         settings=settings,
         view=view,
         policy=policy,
+        access=access,
         hub=Hub(view, book),
         incidents=book,
         activity=activity,
@@ -182,6 +193,7 @@ async def _live_services(
     nursery: trio.Nursery,
     settings: Settings,
     policy: Policy,
+    access: Access,
     activity: ActivityLog,
     upstream: Upstream,
     certificates: Sequence[CertificateFiles[Any]],
@@ -221,6 +233,7 @@ async def _live_services(
         settings=settings,
         view=sampler,
         policy=policy,
+        access=access,
         queries=queries,
         executor=Executor(queries, activity, notifier, lost_by=lambda action: messages_lost(sampler.snapshot, action)),
         messages=messages,
@@ -267,10 +280,9 @@ def routes_of(services: Services) -> list[Route]:
 
 def _app(services: Services) -> Starlette:
     options = services.options
-    access = Access(options, lambda: services.policy)
     return application(
         routes_of(services),
-        access,
+        services.access,
         _own_hosts(options),
         prefix=options.prefix,
         image_source=_image_source(options),
@@ -278,9 +290,21 @@ def _app(services: Services) -> Starlette:
     )
 
 
+def _login_flow(options: Options, policy: Policy, accounts: Mapping[str, Secret]) -> LoginFlow | None:
+    """Return the login by OIDC, None if it is off. Then its modules aren't even loaded."""
+    if not options.oidc_issuer:
+        return None
+    from nsqadmin.oidc.login_flow import LoginFlow
+
+    return LoginFlow(options, is_group_used=policy.is_about, is_local=accounts.__contains__)
+
+
 def _own_hosts(options: Options) -> OwnHosts:
     addresses = (options.http_address, options.https_address if options.serves_https else "")
-    return OwnHosts([platform.node(), *(host_and_port(it)[0] for it in addresses)], options.allowed_host)
+    own = [platform.node(), *(host_and_port(it)[0] for it in addresses)]
+    if options.oidc_issuer:  # it leads users back to this name
+        own.append(urlsplit(options.external_url).hostname or "")
+    return OwnHosts(own, options.allowed_host)
 
 
 def _masking_of(options: Options) -> Masking:

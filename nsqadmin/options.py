@@ -8,9 +8,10 @@ from posixpath import normpath
 from typing import Final
 from urllib.parse import urlsplit
 
+from nsqadmin.oidc.urls import why_not_a_url
 from nsqcommon.net import AddressError, parse_address
 from nsqcommon.option_kinds import SECRET_URLS
-from nsqcommon.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, one_of, option
+from nsqcommon.options import DURATION, HOUR, MINUTE, SECOND, BaseOptions, Nanoseconds, one_of, option
 from nsqcommon.origin import check_hosts
 from nsqcommon.passwords import mask_url
 from nsqcommon.recipients import Recipients
@@ -19,6 +20,22 @@ from nsqcommon.startup import StartupError
 TLS_1_2: Final = "tls1.2"
 TLS_1_3: Final = "tls1.3"
 TLS_VERSION: Final = one_of(TLS_1_2, TLS_1_3)
+# Parameters of the provider's login page that nsqadmin sets itself, or that would replace those.
+_OURS_IN_A_LOGIN: Final = frozenset(
+    (
+        "client_id",
+        "code_challenge",
+        "code_challenge_method",
+        "nonce",
+        "redirect_uri",
+        "request",
+        "request_uri",
+        "response_mode",
+        "response_type",
+        "scope",
+        "state",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +125,37 @@ class Options(BaseOptions):
     )
     auth_file: str = option("", "file of users and their password hashes; if given, everyone has to log in")
     roles_file: str = option("", "TOML file with roles and their users")
+    oidc_issuer: str = option(
+        "", "issuer URL of an OpenID Connect provider; if given, people log in there; needs the extra admin-oidc"
+    )
+    oidc_client_id: str = option("", "id by which the provider knows nsqadmin")
+    oidc_client_secret_file: str = option("", "file with the client secret; empty: nsqadmin is a public client")
+    oidc_scope: tuple[str, ...] = option(
+        ("openid", "profile", "email"),
+        "scope to ask the provider for; some send a refresh token only for offline_access, or groups only for groups",
+        toml="oidc_scopes",
+    )
+    oidc_name_claim: str = option("email", "claim with the user's name")
+    oidc_groups_claim: str = option("groups", "claim with the user's groups, or a path to it: realm_access.roles")
+    oidc_prefix: str = option(
+        "", "prefix of the provider's users and groups in --roles-file and --admin-user, such as oidc:"
+    )
+    oidc_authorization_parameter: tuple[str, ...] = option(
+        (),
+        "further parameter of the provider's login page, such as access_type=offline",
+        toml="oidc_authorization_parameters",
+    )
+    oidc_ca_file: str = option("", "path to the certificates of the authorities to trust for the provider")
+    oidc_max_session: Nanoseconds = option(
+        24 * HOUR,
+        "longest time between two logins, however long the provider confirms the session",
+        kind=DURATION,
+        at_least=SECOND,
+    )
+    session_key_file: str = option(
+        "",
+        "file of keys for session cookies, which nsqadmins that share sessions have in common; see nsqadmin.session_keys",
+    )
     read_only: bool = option(False, "refuse all changes")
     enable_publish: bool = option(False, "let users who have the right publish messages")
     mask: tuple[str, ...] = option(
@@ -164,6 +212,7 @@ class Options(BaseOptions):
             _check_url("incident-webhook", url, shown=mask_url(url))
         if self.external_url:
             _check_url("external-url", self.external_url)
+        self._check_oidc()
         if self.allow_config_from_cidr:
             _check_network("allow-config-from-cidr", self.allow_config_from_cidr)
         for network in self.trusted_proxy:
@@ -184,6 +233,37 @@ class Options(BaseOptions):
             raise StartupError("--tls-key needs --tls-cert")
         if not self.http_address and not self.serves_https:
             raise StartupError("without --http-address nsqadmin needs --tls-cert and --https-address")
+
+    def _check_oidc(self) -> None:
+        if not self.oidc_issuer:
+            for flag, value in (
+                ("oidc-client-id", self.oidc_client_id),
+                ("oidc-client-secret-file", self.oidc_client_secret_file),
+                ("session-key-file", self.session_key_file),
+            ):
+                if value:
+                    raise StartupError(f"--{flag} needs --oidc-issuer")
+            return
+        for flag, value, why in (
+            ("oidc-client-id", self.oidc_client_id, ""),
+            ("external-url", self.external_url, ": the provider leads users back there"),
+            ("roles-file", self.roles_file, ": otherwise everyone with an account there could do everything"),
+        ):
+            if not value:
+                raise StartupError(f"--oidc-issuer needs --{flag}{why}")
+        if reason := why_not_a_url(self.oidc_issuer):
+            raise StartupError(f"failed to parse --oidc-issuer ({self.oidc_issuer}) - {reason}")
+        parts = urlsplit(self.external_url)
+        if parts.path.rstrip("/") or parts.query or parts.fragment or parts.username is not None:
+            raise StartupError(f"--external-url ({self.external_url}) must be https://host; the path is --base-path")
+        for text in self.oidc_authorization_parameter:
+            name, sign, _ = text.partition("=")
+            if not sign or not name or name in _OURS_IN_A_LOGIN:
+                raise StartupError(
+                    f"failed to parse --oidc-authorization-parameter ({text}) - expected NAME=VALUE, not one of ours"
+                )
+        if "openid" not in self.oidc_scope:
+            raise StartupError("--oidc-scope needs openid, too")
 
     @property
     def serves_https(self) -> bool:

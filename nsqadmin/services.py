@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident_book import Book
     from nsqadmin.http.config import Settings
     from nsqadmin.http.live import Hub
+    from nsqadmin.http.login import Access
     from nsqadmin.jobs.service import Jobs
     from nsqadmin.messages.service import Messages
+    from nsqadmin.oidc.login_flow import LoginFlow
     from nsqadmin.options import Options
     from nsqadmin.upstream.groups import GroupQuestions
     from nsqadmin.upstream.policies import PolicyQuestions
@@ -33,6 +35,7 @@ class Services:
     settings: Settings
     view: View
     policy: Policy
+    access: Access
     hub: Hub
     incidents: Book
     activity: ActivityLog
@@ -44,6 +47,7 @@ class Services:
     groups: GroupQuestions | None = None
     sampler: Sampler | None = None
     webhook: IncidentWebhook | None = None  # None: no URL is given
+    login: LoginFlow | None = None  # None: without OIDC
     certificates: Sequence[CertificateFiles[Any]] = ()
 
     @property

@@ -92,7 +92,14 @@ def routes(services: Services) -> list[Route]:
         )
         return json_answer({"found": [{"name": it.name, "kind": it.kind, "href": it.href} for it in found]})
 
+    logging_in: list[Route] = []
+    if services.login is not None:
+        from nsqadmin.pages import login  # its modules would be for nothing without OIDC
+
+        has_passwords = bool(services.options.auth_file)
+        logging_in = login.routes(services.login, services.access, painter, has_passwords=has_passwords)
     return [
+        *logging_in,
         *(route for page in _PAGES for route in page.routes(services, painter)),
         Route("GET", "/jump", find, logged=False),
         Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),

@@ -33,7 +33,7 @@ from nsqadmin.http.middleware import (
 )
 from nsqadmin.http.responses import refusal, text_answer
 from nsqcommon.http_api import HttpError
-from nsqcommon.origin import OwnHosts, why_foreign
+from nsqcommon.origin import OwnHosts, is_from_browser, why_foreign
 from nsqcommon.routes import RouteTable
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Request], Awaitable[Response]]
 
+CHALLENGE: Final = 'Basic realm="nsqadmin", charset="UTF-8"'
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
@@ -58,6 +59,13 @@ class Route:
 
 class LoginNeeded(Exception):
     """The user is unknown; the answer asks for a login."""
+
+    def __init__(self, reason: str = "", *, page: str = "", takes_passwords: bool = True) -> None:
+        """`page` is the page for people, if there is one. `takes_passwords`: programs can log in with HTTP Basic."""
+        super().__init__(reason)
+        self.reason = reason
+        self.page = page
+        self.takes_passwords = takes_passwords
 
 
 class Doorkeeper(Protocol):
@@ -203,7 +211,24 @@ async def _refused(_request: Request, error: Exception) -> Response:
     return refusal(error)
 
 
-async def _login_needed(_request: Request, _error: Exception) -> Response:
-    response = text_answer("log in", status=401, v1=False)
-    response.headers["www-authenticate"] = 'Basic realm="nsqadmin", charset="UTF-8"'
+async def _login_needed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LoginNeeded)
+    if error.page and is_navigation(request):
+        return Response(status_code=303, headers={"location": error.page, "cache-control": "no-store"})
+    reason = f"log in at {error.page}" if error.page else "log in"
+    response = text_answer(f"{error.reason}: {reason}" if error.reason else reason, status=401, v1=False)
+    # With a page for it, the browser must not open its own dialog, such as for a script whose session has ended.
+    if error.takes_passwords and not (error.page and _is_from_browser(request)):
+        response.headers["www-authenticate"] = CHALLENGE
     return response
+
+
+def is_navigation(request: Request) -> bool:
+    """Return True if a person opens a page, and not a script, so that a redirect to a login makes sense."""
+    mode = request.headers.get("sec-fetch-mode", "navigate")  # missing over plain HTTP
+    return request.method == "GET" and mode == "navigate" and "text/html" in request.headers.get("accept", "")
+
+
+def _is_from_browser(request: Request) -> bool:
+    headers = request.headers
+    return is_from_browser(headers.get("sec-fetch-site", ""), headers.get("origin", ""), headers.get("user-agent", ""))

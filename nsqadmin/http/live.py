@@ -220,7 +220,7 @@ class _Endpoints:
             refused.headers["retry-after"] = _TRY_AGAIN
             return refused
         self._hub.join(viewer)
-        return EventStream(lambda: self._watched(viewer), close=lambda: self._hub.leave(viewer))
+        return EventStream(lambda: self._watched(viewer), close=lambda: self._hub.leave(viewer), is_reopened=True)
 
     async def _watched(self, viewer: Viewer) -> AsyncIterator[bytes]:
         async for piece in viewer.events(lambda: self._hub.whole(viewer)):

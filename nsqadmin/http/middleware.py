@@ -33,6 +33,7 @@ _QUICK: Final = 4  # gzip's level; the last percent isn't worth the time on a pa
 _SLASH: Final = "\udc2f"  # half a character, which can't be in a decoded path
 # A search for a burial reason may quote a message, so we don't log it, only a short name such as `#1a2b`.
 _a_reason: Final = re.compile(rb"\breason=(?!%23[0-9a-f]{12}(?:&|$))[^&]+")
+_CALLBACK: Final = b"/login/callback"  # its code and state are for this login only, but still secrets
 
 
 class SecurityHeaders:
@@ -58,6 +59,10 @@ class SecurityHeaders:
                 for name, value in self._headers.items():
                     headers.setdefault(name, value)
                 if headers.get("content-type", "").startswith(("text/html", "application/json")):
+                    headers.setdefault("cache-control", "no-store")
+                # Here, because errors pass by the middleware of a route.
+                for cookie in scope.get("state", {}).get("cookies", ()):
+                    headers.append("set-cookie", cookie)
                     headers.setdefault("cache-control", "no-store")
             await send(message)
 
@@ -96,7 +101,7 @@ class LogLine:
 
 def _uri(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    query = _a_reason.sub(b"reason=***", scope["query_string"])
+    query = b"***" if raw.endswith(_CALLBACK) else _a_reason.sub(b"reason=***", scope["query_string"])
     return (raw + b"?" + query if query else raw).decode("latin-1")
 
 

@@ -99,6 +99,7 @@ class Painter:
             "said": {it.incident.subject for it in attention} if scope == "overview" else (),
             "who": self._who(identity),
             "who_title": self._who_title(identity),
+            "can_log_out": identity.has_session,
             "glossary": GLOSSARY,
             "action_words": ACTION_WORDS,
             "is_light": is_light,
@@ -122,6 +123,10 @@ class Painter:
         }
         html = self._templates.get_template(template).render({**context, **shown})
         return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that aren't valid text
+
+    def bare_page(self, template: str, *, status: int, **shown: Any) -> Response:
+        """Render a page for people who aren't logged in: without a user, and without anything of the cluster."""
+        return HTMLResponse(self._templates.get_template(template).render(**shown), status)
 
     def fragment(self, template: str, **shown: Any) -> str:
         """Render a part of a page that scripts insert."""
@@ -150,7 +155,7 @@ class Painter:
     def _who_title(self, identity: Identity) -> str:
         if not identity.user:
             return "No rights are configured: everyone may do everything"
-        return "Roles: " + (", ".join(role.name for role in identity.roles) or "none")
+        return f"{identity.user}. Roles: " + (", ".join(role.name for role in identity.roles) or "none")
 
 
 def graphite_of(services: Services) -> Graphite | None:

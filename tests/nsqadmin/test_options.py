@@ -9,6 +9,12 @@ from nsqcommon.options import format_value, parse
 from nsqcommon.startup import StartupError
 
 NODE = "--nsqd-http-address=127.0.0.1:4151"
+OIDC = (
+    "--oidc-issuer=https://idp.example",
+    "--oidc-client-id=x",
+    "--external-url=https://nsq.example",
+    "--roles-file=r",
+)
 
 
 def options(*arguments: str) -> Options:
@@ -33,6 +39,22 @@ def options(*arguments: str) -> Options:
         ([NODE, "--incident-webhook=hooks.example"], "failed to parse --incident-webhook (xxxxx) - expected http"),
         ([NODE, "--external-url=nsq.example"], "failed to parse --external-url (nsq.example) - expected http"),
         ([NODE, "--trusted-proxy=10.0.0.1"], "failed to parse --trusted-proxy (10.0.0.1) - "),
+        ([NODE, "--oidc-client-id=x"], "--oidc-client-id needs --oidc-issuer"),
+        ([NODE, "--session-key-file=x"], "--session-key-file needs --oidc-issuer"),
+        ([NODE, OIDC[0]], "--oidc-issuer needs --oidc-client-id"),
+        ([NODE, *OIDC[:2]], "--oidc-issuer needs --external-url: the provider leads"),
+        ([NODE, *OIDC[:3]], "--oidc-issuer needs --roles-file: otherwise everyone"),
+        (
+            [NODE, "--oidc-issuer=http://idp.example", *OIDC[1:]],
+            "failed to parse --oidc-issuer (http://idp.example) - ",
+        ),
+        ([NODE, *OIDC, "--external-url=https://nsq.example/x"], "--external-url (https://nsq.example/x) must be"),
+        ([NODE, *OIDC, "--oidc-scope=email"], "--oidc-scope needs openid, too"),
+        (
+            [NODE, *OIDC, "--oidc-authorization-parameter=state=x"],
+            "failed to parse --oidc-authorization-parameter (state=x)",
+        ),
+        ([NODE, *OIDC, "--oidc-authorization-parameter=x"], "failed to parse --oidc-authorization-parameter (x)"),
     ],
 )
 def test_what_cannot_work_is_refused_in_nsqs_words(arguments: list[str], text: str) -> None:

@@ -185,6 +185,7 @@ const Numbers = (() => {
       const url = new URL(location.href);
       if (fresh) url.searchParams.set("fresh", "1");
       const answer = await fetch(url, { headers: { accept: "text/html" } });
+      live.isOut = answer.status === 401;
       if (!answer.ok) throw new Error(`${answer.status}`);
       take(new DOMParser().parseFromString(await answer.text(), "text/html"));
       live.failures = 0;
@@ -263,10 +264,10 @@ const Numbers = (() => {
 
   // nsqadmin itself may be gone. A sample comes in each interval, so after two without any the numbers are old.
   function showLost() {
-    live.isLost = !live.isPaused && !isStill && !document.hidden && Boolean(body.dataset.scope) && Date.now() - live.lastAnswer > 2000 * interval + 1000;
+    live.isLost = live.isOut || !live.isPaused && !isStill && !document.hidden && Boolean(body.dataset.scope) && Date.now() - live.lastAnswer > 2000 * interval + 1000;
     if ($("#lost").hidden !== live.isLost) return;
     const at = new Date(live.taken * 1000).toLocaleTimeString([], { hourCycle: "h23" });
-    $("#lost-text").textContent = live.isLost ? `nsqadmin no longer answers: numbers are of ${at}` : "";
+    $("#lost-text").textContent = live.isOut ? "Your session has ended: reload this page to log in." : live.isLost ? `nsqadmin no longer answers: numbers are of ${at}` : "";
     $("#lost").hidden = !live.isLost;
     showLive();
   }

@@ -283,6 +283,7 @@ def routes() -> list[tuple[str, str]]:
         settings=Settings(Options()),
         view=view,
         policy=Policy(),
+        access=unused,
         hub=Hub(view, book),
         incidents=book,
         activity=activity,
