@@ -50,6 +50,7 @@ class Context:
     incidents: tuple[Open, ...] = ()
     tasks: tuple[TaskQueue, ...] = ()
     can_change: bool = True  # False: this is a snapshot file
+    has_jobs: bool = False
     topic: str = ""  # of the page on which the palette was opened
     channel: str = ""
     places: tuple[Place, ...] = ()  # those that aren't in the index
@@ -160,7 +161,9 @@ def _why_not_forgotten(context: Context, place: Place) -> str:
     return "" if is_silent else "answers, so there is nothing to forget"
 
 
-def _node_command(label: str, action: str, path: str, why_not: Callable[[Context, Place], str], *, all: bool) -> Command:
+def _node_command(
+    label: str, action: str, path: str, why_not: Callable[[Context, Place], str], *, all: bool
+) -> Command:
     return Command(
         label=label,
         kinds=frozenset((Kind.NODE,)),

@@ -88,7 +88,9 @@ _NOT_OBJECTS: Final = frozenset((Kind.COMMAND, Kind.SEARCH))
 
 _is_message_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 # Celery, Django and taskiq name jobs with a UUID, with dashes or without.
-_is_job_id: Final = re.compile(r"[0-9a-f]{8}(-?)[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{12}", re.ASCII).fullmatch
+_is_job_id: Final = re.compile(
+    r"[0-9a-f]{8}(-?)[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{12}", re.ASCII
+).fullmatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
+from nsqadmin.access import Right
 from nsqadmin.cluster.model import Channel, Node, Severity, Topic
 from nsqadmin.diagnosis.incident import Open
 from nsqadmin.messages.filters import BadFilter, parse_filter
@@ -99,14 +100,17 @@ class _Finder:
         hits = self._hits(query)
         if not hits and not self._notes and (corrected := self._corrected(query)) is not None:
             hits = self._hits(corrected)
-            self._notes = [f"No match for “{_short(query.text)}”. Did you mean “{_short(corrected.text)}”?"]
+            self._notes = [f"No match for “{short(query.text)}”. Did you mean “{short(corrected.text)}”?"]
         if not hits and not self._notes:
             self._notes = self._nothing(query)
+            hits = self._unknown_job(query)
         return Answer(hits=tuple(hits[:MOST]), notes=tuple(self._notes))
 
     def _start(self) -> Iterable[Hit]:
         """Return the results before anything is typed: the worst incidents, and the pages."""
-        worst = [it for it in self._context.incidents if it.incident.severity is not Severity.INFO and it.state == "open"]
+        worst = [
+            it for it in self._context.incidents if it.incident.severity is not Severity.INFO and it.state == "open"
+        ]
         for place in incident_places(worst[:_MOST_INCIDENTS]):
             yield self._hit(place)
         for place in self._context.places:
@@ -150,7 +154,7 @@ class _Finder:
             name=place.name,
             kind=place.kind,
             href=_href(self._context.links, place),
-            detail=state.word if state is not None else "",
+            detail=state.word if state is not None and state.kind != "ok" else "",
             mark=state.kind if state is not None and state.kind in _MARKS else "",
         )
 
@@ -183,7 +187,7 @@ class _Finder:
         if not asked and (here := self._here(kinds)) is not None and is_possible(here) and is_wanted(here):
             places = [here, *(it for it in places if it.name != here.name)][:_MOST_COMMANDS]
         if not places and asked and (others := find(asked, 1)):
-            self._notes.append(f"{_short(others[0].name)} {command.why_not(context, others[0])}.")
+            self._notes.append(f"{short(others[0].name)} {command.why_not(context, others[0])}.")
         return [self._offer(command.offer(self._context, place), place) for place in places]
 
     def _refusal(self, command: Command) -> str:
@@ -220,7 +224,7 @@ class _Finder:
             name=offer.name,
             kind=Kind.COMMAND,
             href=offer.href,
-            detail=state.word if state is not None else "",
+            detail=state.word if state is not None and state.kind != "ok" else "",
             mark=state.kind if state is not None and state.kind in _MARKS else "",
             is_dialog=True,
         )
@@ -234,7 +238,11 @@ class _Finder:
             self._notes.append(f"This search is not understood: {error}.")
             return []
         places = self._index.find(
-            query.where, _MOST_SEARCHES, kinds=frozenset((Kind.TOPIC,)), is_possible=_has_history, is_wanted=self._is_seen
+            query.where,
+            _MOST_SEARCHES,
+            kinds=frozenset((Kind.TOPIC,)),
+            is_possible=_has_history,
+            is_wanted=self._is_seen,
         )
         if not query.where:
             here = self._here(frozenset((Kind.TOPIC,)))
@@ -243,10 +251,10 @@ class _Finder:
             if len(places) == _MOST_SEARCHES:
                 self._notes.append("For another topic, add “in” and a part of its name.")
         elif not places:
-            self._notes.append(f"No topic with a history matches “{_short(' '.join(query.where))}”.")
+            self._notes.append(f"No topic with a history matches “{short(' '.join(query.where))}”.")
         return [
             Hit(
-                name=f"Search {_short(query.wanted)} in {place.name}",
+                name=f"Search {short(query.wanted)} in {place.name}",
                 kind=Kind.SEARCH,
                 href=self._context.links.topic(place.name, tab="messages", filter=query.wanted),
             )
@@ -272,12 +280,24 @@ class _Finder:
 
     def _nothing(self, query: Query) -> list[str]:
         snapshot = self._context.snapshot
-        notes = [] if query.message_id or query.job_id else [f"No match for “{_short(query.text)}”."]
+        if query.message_id or query.job_id:
+            return []
+        notes = [f"No match for “{short(query.text)}”."]
         if unknown := unknown_part(snapshot):
             notes.append(unknown)
         if not snapshot.has_all_clients and not query.wanted and self._context.can_change:
             notes.append("Not all consumers were known: they are asked now, so try again in a moment.")
         return notes
+
+    def _unknown_job(self, query: Query) -> list[Hit]:
+        """Return an offer to look for a job. An id may be anything, and nodes aren't asked at each keystroke."""
+        word = query.text
+        is_likely = len(query.words) == 1 and any(map(str.isdigit, word)) and not self.is_of_an_id
+        if not (is_likely and self._context.has_jobs and self._context.identity.may(Right.PAYLOAD)):
+            return []
+        return [
+            Hit(name=f"Look for a job with the id {short(word)}", kind=Kind.JOB, href=self._context.links.job(word))
+        ]
 
 
 class _States:
@@ -328,5 +348,5 @@ def _has_history(place: Place) -> bool:
     return isinstance(place.of, Topic) and any(row.has_log for row in place.of.nodes)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     return text if len(text) <= _MOST_IN_A_NOTE else f"{text[:_MOST_IN_A_NOTE]}…"
