@@ -63,9 +63,8 @@ async def _ask(upstream: Upstream, node: str, id: str, identity: Identity, place
     """Add the places on one node. Return why it wasn't searched to the end; "" if it was."""
     try:
         raw = await upstream.get_json(node, f"/message?id={id}")
-        places += (
-            it for it in map(lambda line: _place_in(node, line), raw["messages"][:_MOST]) if identity.sees(it.topic)
-        )
+        found = [_place_in(node, line) for line in raw["messages"][:_MOST]]
+        places += [it for it in found if identity.sees(it.topic)]
         unread = [topic for topic in raw["unread"] if identity.sees(str(topic))]
     except UpstreamError as error:
         return "it does not answer" if error.timed_out else why(error, _WORDS)

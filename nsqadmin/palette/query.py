@@ -113,7 +113,7 @@ class Query:
 
 def parse(text: str) -> Query:
     """Parse anything. What isn't understood is part of a name."""
-    typed = tuple(text[:LONGEST].split())
+    typed = tuple(text[:LONGEST].encode("utf-8", "replace").decode().split())
     text, words = " ".join(typed), tuple(word.lower() for word in typed)
     if not typed:
         return Query()
@@ -161,14 +161,18 @@ def _verb(word: str) -> Verb | None:
 
 
 def _conditions(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the filter and the parts of a topic's name if the text begins with conditions on fields, otherwise None."""
+    """Return the filter and the parts of a topic's name if the text begins with a condition on a field, otherwise None.
+
+    The filter may have an error after that.
+    """
+    begins = False
     for wanted, where in ((text, ()), _with_place(text)):
         try:
             if parse_filter(wanted).conditions:
                 return wanted, where
         except BadFilter:
-            continue
-    return None
+            begins = True
+    return (text, ()) if begins else None
 
 
 def _with_place(text: str) -> tuple[str, tuple[str, ...]]:

@@ -49,8 +49,9 @@ class Palette:
         self._links = links
         self._indexed: tuple[Snapshot, Index] | None = None
         self._seen: dict[Identity, dict[str, bool]] = {}
-        both = services.jobs is not None and services.messages is not None
-        self._lookup = _Lookup(services.jobs, services.messages, links) if both else None
+        self._lookup = None
+        if services.jobs is not None and services.messages is not None:
+            self._lookup = _JobLookup(services.jobs, services.messages, links)
 
     async def answer(self, identity: Identity, text: str, scope: str = "") -> Answer:
         """Return the results of a text. `scope` is that of the page on which it is typed, such as `topic:orders`."""
@@ -116,11 +117,10 @@ class Palette:
         found.notes += _not_searched(told.missing)
 
 
-class _Lookup:
+class _JobLookup:
     """Looks for jobs by their ids: in workers' reports, then in what nodes list, then in the history of the queues."""
 
-    def __init__(self, jobs: Jobs | None, messages: Messages | None, links: Links) -> None:
-        assert jobs is not None and messages is not None
+    def __init__(self, jobs: Jobs, messages: Messages, links: Links) -> None:
         self._jobs = jobs
         self._messages = messages
         self._links = links
