@@ -110,7 +110,8 @@ class Palette:
     async def _message(self, messages: Messages, id: str, identity: Identity, found: _Found) -> None:
         told = await messages.find(id, identity)
         for it in told.places:
-            href = self._links.to("/message", topic=it.topic, node=it.node, sequence=it.sequence, log=it.log)
+            place = {"topic": it.topic, "node": it.node, "sequence": str(it.sequence), "log": it.log}
+            href = self._links.to("/message", **place)
             found.hits.append(Hit(name=f"{id} in {it.topic}", kind=Kind.MESSAGE, href=href, detail=it.node))
         if not told.places:
             found.notes.append(f"No match: no history that was searched has a message {id}.")
