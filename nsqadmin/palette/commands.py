@@ -14,7 +14,7 @@ from nsqadmin.actions.plan import Kind as ActionKind
 from nsqadmin.cluster.model import Channel, Node, Paused, Topic
 from nsqadmin.diagnosis.incident import Open
 from nsqadmin.palette.index import SEVERITIES, Place
-from nsqadmin.palette.query import Kind, Verb
+from nsqadmin.palette.query import SYNONYMS, Kind, Verb
 from nsqadmin.parts.rights import right_of, why_not_marked
 from nsqcommon.wire.names import is_valid_name
 
@@ -303,3 +303,34 @@ def creations(context: Context, query: Query) -> tuple[list[Offer], str]:
     if found is not None and found.nodes:
         return [], f"{topic} exists already"
     return [Offer(name=f"Create topic {topic}", href=context.links.action("create_topic", topic=topic))], ""
+
+
+# For the page of help
+
+_HELP: Final = (
+    (Verb.PAUSE, "billing", "a channel or topic"),
+    (Verb.UNPAUSE, "billing", "a paused channel or topic"),
+    (Verb.EMPTY, "billing", "a channel or topic: its messages are lost"),
+    (Verb.DELETE, "billing", "a channel or topic"),
+    (Verb.MOVE, "billing", "a channel to another place in the history"),
+    (Verb.PUBLISH, "orders", "a message to a topic"),
+    (Verb.CREATE, "topic orders", "a topic, or with topic/channel a channel"),
+    (Verb.KICK, "billing", "requeues buried messages of a channel"),
+    (Verb.DISCARD, "billing", "finishes buried messages of a channel"),
+    (Verb.RETRY, "shop.charge", "failed jobs of a task"),
+    (Verb.DRAIN, "n1", "a node, before you stop it"),
+    (Verb.FORGET, "n1", "a silent node"),
+    (Verb.ACKNOWLEDGE, "billing", "an incident"),
+    (Verb.UNACKNOWLEDGE, "billing", "takes that back"),
+    (Verb.MUTE, "billing", "an incident, for a while"),
+    (Verb.UNMUTE, "billing", "takes that back"),
+    (Verb.GO, "to orders", "leaves commands out; a kind, such as channel orders, leaves other kinds out"),
+)
+
+
+def help_lines() -> list[tuple[str, str]]:
+    """Return an example of each command, and what it is for."""
+    return [
+        (f"{verb.value} {example}", text + (f" (also {', '.join(SYNONYMS[verb])})" if verb in SYNONYMS else ""))
+        for verb, example, text in _HELP
+    ]

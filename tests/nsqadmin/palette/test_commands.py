@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from nsqadmin.access import Identity, Right
-from nsqadmin.palette.commands import COMMANDS, TaskQueue
-from nsqadmin.palette.query import Verb
+from nsqadmin.palette.commands import COMMANDS, TaskQueue, help_lines
+from nsqadmin.palette.query import COMMAND_WORDS, Verb, parse
 from tests.nsqadmin.palette.contexts import EVERYTHING, answer, commands, user
 
 OPERATOR = user(Right.VIEW, Right.OPERATE)
@@ -175,3 +175,11 @@ def test_an_incident_is_muted_and_acknowledged() -> None:
         assert found.href.startswith("/nsq/incidents/")
         assert found.href.endswith(f"/mark?do={mark}")
     assert commands("unmute fraud") == []
+
+
+def test_the_help_has_every_command_and_its_other_words() -> None:
+    lines = " ".join(f"{example} {text}" for example, text in help_lines()).split()
+    words = {word.strip("(),") for word in lines}
+    assert set(COMMAND_WORDS) - words == {"search", "find"}  # which are told of above them
+    for example, _ in help_lines():
+        assert parse(example).is_whole_verb
