@@ -321,9 +321,9 @@ _HELP: Final = (
     (Verb.DRAIN, "n1", "a node, before you stop it"),
     (Verb.FORGET, "n1", "a silent node"),
     (Verb.ACKNOWLEDGE, "billing", "an incident"),
-    (Verb.UNACKNOWLEDGE, "billing", "takes that back"),
+    (Verb.UNACKNOWLEDGE, "billing", "undoes that"),
     (Verb.MUTE, "billing", "an incident, for a while"),
-    (Verb.UNMUTE, "billing", "takes that back"),
+    (Verb.UNMUTE, "billing", "undoes that"),
     (Verb.GO, "to orders", "leaves commands out; a kind, such as channel orders, leaves other kinds out"),
 )
 

@@ -463,7 +463,6 @@ const Numbers = (() => {
   }
   function openPalette() {
     if (palette.open) return;
-    if (dialog.open) dialog.close();
     const input = element("input", {
       type: "text", placeholder: "A name, an id, or a command such as pause billing", autocomplete: "off", spellcheck: "false", maxlength: "500",
       role: "combobox", "aria-expanded": "false", "aria-autocomplete": "list", "aria-controls": "palette-found", "aria-label": "Find, or do",
