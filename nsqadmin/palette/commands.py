@@ -54,13 +54,17 @@ class Context:
     topic: str = ""  # of the page on which the palette was opened
     channel: str = ""
     places: tuple[Place, ...] = ()  # those that aren't in the index
-    seen: dict[str, bool] = field(default_factory=dict)  # topics that the user may or may not see, as far as looked up
+    rights: dict[tuple[Right, str], bool] = field(default_factory=dict)  # for topics, as far as they were looked up
+
+    def may(self, right: Right, topic: str) -> bool:
+        """Return whether the user has the right to a topic. A cache, because a command may look at all topics."""
+        known = self.rights.get((right, topic))
+        if known is None:
+            known = self.rights[right, topic] = self.identity.may(right, topic)
+        return known
 
     def sees(self, topic: str) -> bool:
-        known = self.seen.get(topic)
-        if known is None:
-            known = self.seen[topic] = self.identity.sees(topic)
-        return known
+        return self.may(Right.VIEW, topic)
 
     def tasks_of(self, place: Place) -> list[TaskQueue]:
         return [it for it in self.tasks if it.name == place.name]
@@ -115,7 +119,7 @@ def _queue_command(
         kinds=frozenset(action_of),
         right=min((right_of(it) for it in action_of.values()), key=tuple(Right).index),
         why_not=why,
-        may=lambda context, place: context.identity.may(right_of(action_of[place.kind]), place.topic),
+        may=lambda context, place: context.may(right_of(action_of[place.kind]), place.topic),
         href=lambda context, place: context.links.action(
             action_of[place.kind], topic=place.topic, channel=place.channel
         ),
@@ -139,7 +143,7 @@ def _buried_command(label: str, action: str) -> Command:
         kinds=frozenset((Kind.CHANNEL,)),
         right=right_of(action),
         why_not=why_not,
-        may=lambda context, place: context.identity.may(right_of(action), place.topic),
+        may=lambda context, place: context.may(right_of(action), place.topic),
         href=lambda context, place: context.links.action(action, topic=place.topic, channel=place.channel),
     )
 
@@ -184,7 +188,7 @@ def _why_not_retried(context: Context, place: Place) -> str:
 
 def _retried(context: Context, place: Place) -> TaskQueue | None:
     """Return the queue with the most failed jobs of this task that the user may retry."""
-    may = context.identity.may
+    may = context.may
     failing = [
         it
         for it in context.tasks_of(place)
@@ -234,7 +238,7 @@ COMMANDS: Final[Mapping[Verb, Command]] = {
         kinds=frozenset((Kind.TOPIC,)),
         right=right_of("publish"),
         why_not=lambda *_: "",
-        may=lambda context, place: context.identity.may(Right.PUBLISH, place.topic),
+        may=lambda context, place: context.may(Right.PUBLISH, place.topic),
         href=lambda context, place: context.links.action("publish", topic=place.topic),
     ),
     Verb.KICK: _buried_command("Kick buried messages of", "kick_buried"),

@@ -72,8 +72,7 @@ SYNONYMS: Final[Mapping[Verb, tuple[str, ...]]] = {
     Verb.ACKNOWLEDGE: ("ack",),
     Verb.UNACKNOWLEDGE: ("unack",),
     Verb.MUTE: ("silence",),
-    Verb.GO: ("goto", "open", "show"),
-    Verb.SEARCH: ("find",),
+    Verb.GO: ("goto", "open", "show", "find"),
 }
 _VERBS: Final[Mapping[str, Verb]] = {word: verb for verb in Verb for word in (verb.value, *SYNONYMS.get(verb, ()))}
 COMMAND_WORDS: Final = tuple(_VERBS)

@@ -16,7 +16,7 @@ from nsqadmin.messages.filters import BadFilter, parse_filter
 from nsqadmin.palette.commands import COMMANDS, creations, incident_places
 from nsqadmin.palette.index import EQUAL_PART, Closeness, Index, Place
 from nsqadmin.palette.query import COMMAND_WORDS, Kind, Query, Verb, parse
-from nsqadmin.parts.silence import unknown_part
+from nsqadmin.parts.silence import unknown_part, unless_unknown
 from nsqadmin.parts.status import PROBLEM, WARNING, NodeStates, Standing
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def find(index: Index, context: Context, text: str, *, given: Sequence[Hit] = ()
     answer = finder.answer(parse(text))
     if not (given or notes):
         return answer
-    kept = () if given and finder.is_of_an_id else answer.notes
+    kept = () if finder.is_of_an_id else answer.notes
     return Answer(hits=(*given, *answer.hits)[:MOST], notes=(*notes, *kept))
 
 
@@ -138,8 +138,10 @@ class _Finder:
         if query.verb is not Verb.GO:
             return self._named(query.words)
         kinds = frozenset((query.kind,)) if query.kind is not None else None
-        found = self._named(query.objects, kinds)
         whole = self._named(query.words)
+        if not query.names and kinds is None:
+            return whole or self._named((), frozenset((Kind.PAGE,)))
+        found = self._named(query.objects, kinds)
         return list(dict.fromkeys((*found, *whole)))[:MOST]
 
     def _named(self, words: Sequence[str], kinds: frozenset[Kind] | None = None, most: int = MOST) -> list[Place]:
@@ -188,6 +190,8 @@ class _Finder:
             places = [here, *(it for it in places if it.name != here.name)][:_MOST_COMMANDS]
         if not places and asked and (others := find(asked, 1)):
             self._notes.append(f"{short(others[0].name)} {command.why_not(context, others[0])}.")
+        if not places and not asked and is_asked_for:
+            self._notes.append(unless_unknown(context.snapshot, f"There is nothing to {query.verb}."))
         return [self._offer(command.offer(self._context, place), place) for place in places]
 
     def _refusal(self, command: Command) -> str:
@@ -268,20 +272,19 @@ class _Finder:
         if query.message_id or query.job_id or query.wanted:
             return None
         also = {it.path[1:-1] for it in self._context.places if it.kind is not Kind.INCIDENT}
-        words = list(query.words)
-        for at, word in enumerate(words):
-            if self._named((word,), most=1):
+        typed = query.text.split()
+        corrected = list(typed)
+        for at, word in enumerate(query.words):
+            if self._named((word,), most=1) or (at == 0 and word in COMMAND_WORDS):
                 continue
             candidates = also if at else also | set(COMMAND_WORDS)
-            if at == 0 and word in COMMAND_WORDS:
-                continue
-            words[at] = self._index.correction(word, also=candidates, is_wanted=self._is_seen) or word
-        return parse(" ".join(words)) if words != list(query.words) else None
+            corrected[at] = self._index.correction(word, also=candidates, is_wanted=self._is_seen) or typed[at]
+            if at == 0 and parse(corrected[at]).verb is Verb.CREATE:
+                break  # the other words are a new name
+        return parse(" ".join(corrected)) if corrected != typed else None
 
     def _nothing(self, query: Query) -> list[str]:
         snapshot = self._context.snapshot
-        if query.message_id or query.job_id:
-            return []
         notes = [f"No match for “{short(query.text)}”."]
         if unknown := unknown_part(snapshot):
             notes.append(unknown)

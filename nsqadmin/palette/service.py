@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
     from nsqcommon.job_reports import JobEvent
 
-_MOST_KNOWN: Final = 200_000  # topics that users may or may not see, over all users
+_MOST_KNOWN: Final = 200_000  # rights to topics, over all users
 _MOST_QUEUES: Final = 50  # to look for a job in
 _SECONDS: Final = 3.0  # for the history of all queues
 _MOST_NAMED: Final = 5  # nodes or queues in a note
@@ -48,7 +48,7 @@ class Palette:
         self._services = services
         self._links = links
         self._indexed: tuple[Snapshot, Index] | None = None
-        self._seen: dict[Identity, dict[str, bool]] = {}
+        self._rights: dict[Identity, dict[tuple[Right, str], bool]] = {}
         self._lookup = None
         if services.jobs is not None and services.messages is not None:
             self._lookup = _JobLookup(services.jobs, services.messages, links)
@@ -71,7 +71,7 @@ class Palette:
             has_jobs=self._lookup is not None,
             topic=topic,
             channel=channel,
-            seen=self._seen_by(identity),
+            rights=self._rights_of(identity),
         )
         answer = find(self._index(snapshot), context, text, given=found.hits, notes=found.notes)
         if not answer.hits and not snapshot.has_all_clients:
@@ -83,11 +83,11 @@ class Palette:
             self._indexed = snapshot, Index(snapshot)
         return self._indexed[1]
 
-    def _seen_by(self, identity: Identity) -> dict[str, bool]:
-        """Return the topics that we have looked up for this user. A changed roles file makes another identity."""
-        if sum(map(len, self._seen.values())) > _MOST_KNOWN:
-            self._seen.clear()
-        return self._seen.setdefault(identity, {})
+    def _rights_of(self, identity: Identity) -> dict[tuple[Right, str], bool]:
+        """Return the rights that we have looked up for this user. A changed roles file makes another identity."""
+        if sum(map(len, self._rights.values())) > _MOST_KNOWN:
+            self._rights.clear()
+        return self._rights.setdefault(identity, {})
 
     def _tasks(self, identity: Identity) -> Iterator[TaskQueue]:
         jobs = self._services.jobs
@@ -101,7 +101,9 @@ class Palette:
                 found.notes.append("This is a snapshot: it has no messages.")
             else:
                 await self._message(services.messages, query.message_id, identity, found)
-        if query.job_id and self._lookup is not None:
+        if query.job_id and self._lookup is None:
+            found.notes.append("This is a snapshot: it has no jobs.")
+        elif query.job_id and self._lookup is not None:
             await self._lookup.job(query.job_id, identity, found)
         elif services.jobs is not None and len(query.words) == 1:
             found.hits += _job_hits(self._links, services.jobs.with_id(query.text, identity))

@@ -137,6 +137,7 @@ def test_a_snapshot_file_has_names_and_no_commands() -> None:
     assert jump(app, "billing")["found"][0]["href"] == "/topics/orders/billing"
     assert jump(app, "pause billing")["notes"] == ["This is a snapshot: nothing can be changed."]
     assert jump(app, "0d4c5e9b1f2a3b4c")["notes"] == ["This is a snapshot: it has no messages."]
+    assert jump(app, "job order-17")["notes"] == ["This is a snapshot: it has no jobs."]
 
 
 def test_names_and_texts_stay_text() -> None:

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from nsqadmin.access import Identity, Right
+from nsqadmin.cluster.model import Health
 from nsqadmin.palette.commands import COMMANDS, TaskQueue, help_lines
 from nsqadmin.palette.query import COMMAND_WORDS, Verb, parse
 from tests.nsqadmin.palette.contexts import EVERYTHING, answer, commands, user
+from tests.support.picture import node, snapshot, topic
 
 OPERATOR = user(Right.VIEW, Right.OPERATE)
 CHARGE = TaskQueue(name="shop.charge", topic="payments", channel="ledger", failed=3)
@@ -71,6 +73,12 @@ def test_a_command_leads_to_the_page_that_asks(text: str, name: str, href: str) 
 def test_a_command_that_makes_no_sense_now_is_not_offered_and_says_why(text: str, note: str) -> None:
     assert commands(text) == []
     assert note in answer(text).notes
+
+
+def test_nothing_to_do_is_said_only_if_every_node_answers() -> None:
+    assert answer("discard", picture=snapshot(topic(name="t"))).notes == ("There is nothing to discard.",)
+    silent = snapshot(topic(name="t"), nodes=(node("n1:4151"), node("n2:4151", health=Health.DOWN)))
+    assert answer("discard", picture=silent).notes == ("Unknown: 1 of 2 nodes is silent.",)
 
 
 def test_no_topic_is_created_with_an_invalid_name() -> None:
@@ -180,6 +188,6 @@ def test_an_incident_is_muted_and_acknowledged() -> None:
 def test_the_help_has_every_command_and_its_other_words() -> None:
     lines = " ".join(f"{example} {text}" for example, text in help_lines()).split()
     words = {word.strip("(),") for word in lines}
-    assert set(COMMAND_WORDS) - words == {"search", "find"}  # which are told of above them
+    assert set(COMMAND_WORDS) - words == {"search"}  # which has a line of its own
     for example, _ in help_lines():
         assert parse(example).is_whole_verb

@@ -49,6 +49,12 @@ def test_everything_with_a_name_is_found() -> None:
     assert answer("stuck").hits[0].kind is Kind.INCIDENT
 
 
+def test_a_name_that_begins_like_a_way_to_go_is_found() -> None:
+    picture = snapshot(topic(name="open-orders"), topic(name="a"))
+    assert names("open", picture=picture) == ["open-orders"]
+    assert names("go", picture=picture)[0] == "Overview"
+
+
 @pytest.mark.parametrize("text", ["go to orders", "open orders", "topic orders", "go to topic orders"])
 def test_going_somewhere_may_be_said(text: str) -> None:
     assert answer(text).hits[0].href == "/nsq/topics/orders"
@@ -122,6 +128,11 @@ def test_a_typing_error_is_understood_and_said(text: str, meant: str, first: str
     found = answer(text)
     assert found.notes == (f"No match for “{text}”. Did you mean “{meant}”?",)
     assert found.hits[0].name == first
+
+
+def test_a_new_name_is_not_corrected() -> None:
+    found = answer("craete Orders")
+    assert [it.name for it in found.hits] == ["Create topic Orders"]
 
 
 def test_a_name_that_looks_like_an_id_may_be_a_job() -> None:
