@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.http.app import Handler, Route
-from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import (
     action,
     activity,
@@ -14,6 +13,7 @@ from nsqadmin.pages import (
     counter,
     drain,
     error,
+    find,
     forget,
     help,
     incident,
@@ -36,13 +36,9 @@ from nsqadmin.pages import (
     topics,
     undone,
 )
-from nsqadmin.parts import jump
 from nsqadmin.parts.painter import Painter
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
     from nsqadmin.services import Services
 
 _PAGES: Final = (
@@ -65,6 +61,7 @@ _PAGES: Final = (
     message,
     selected_message,
     selection_plan,
+    find,
     incidents,
     incident,
     incident_mark,
@@ -78,20 +75,6 @@ _PAGES: Final = (
 
 def routes(services: Services) -> list[Route]:
     painter = Painter(services)
-
-    async def find(request: Request) -> Response:
-        """Return the palette's results for `q=`."""
-        snapshot, text = await painter.picture(request), request.query_params.get("q", "")
-        identity, jobs = identity_of(request), services.jobs
-        found = jump.find(
-            snapshot,
-            painter.links,
-            text,
-            tasks=jobs.names(identity) if jobs is not None else (),
-            jobs=jobs.with_id(text.strip(), identity) if jobs is not None else (),
-        )
-        return json_answer({"found": [{"name": it.name, "kind": it.kind, "href": it.href} for it in found]})
-
     logging_in: list[Route] = []
     if services.login is not None:
         from nsqadmin.pages import login  # its modules would be for nothing without OIDC
@@ -101,7 +84,6 @@ def routes(services: Services) -> list[Route]:
     return [
         *logging_in,
         *(route for page in _PAGES for route in page.routes(services, painter)),
-        Route("GET", "/jump", find, logged=False),
         Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
         Route("GET", "/favicon.ico", painter.favicon, logged=False, public=True),
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),

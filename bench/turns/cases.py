@@ -122,6 +122,7 @@ CASES: Final = (
     Case("GET /channel/buried", f"{_CHANNEL}&summary=true", OF_CHANNELS),
     Case("GET /channel/jobs", _CHANNEL, OF_CHANNELS),
     Case("POST /channel/jobs/stop", _CHANNEL, OF_CHANNELS),
+    Case("GET /message", "id=0123456789abcdef", OF_CHANNELS),
     Case("POST /message/cancel", f"{_CHANNEL}&key=absent", OF_CHANNELS),
     Case("POST /message/cancel", "topic={topic}&key=k-7", ("deferred",)),
     Case("POST /message/cancel", "topic={topic}&id=0123456789abcdef", OF_CHANNELS),

@@ -142,9 +142,13 @@ class Finder:
             for it in self._jobs.channels(identity)
             if identity.may(Right.PAYLOAD, it.topic) and (it.buried_count or it.deferred_count or it.in_flight_count)
         ]
-        wanted = by_header("job-id", id)
-        found = await _together([_of(self._in_queue, it, wanted, "", id, identity) for it in channels[:_MOST_QUEUES]])
+        found = await self.queued(id, channels[:_MOST_QUEUES], identity)
         return sorted({it.channel.topic for it in found if not it.is_empty})
+
+    async def queued(self, id: str, channels: Iterable[Channel], identity: Identity) -> list[QueuedJobs]:
+        """Return what these queues have of a job: its buried, deferred and in-flight messages."""
+        wanted = by_header("job-id", id)
+        return await _together([_of(self._in_queue, it, wanted, "", id, identity) for it in channels])
 
     async def job(self, channel: Channel, id: str, identity: Identity) -> JobView | None:
         """Return what is known of a job; None if that is nothing. The caller has checked the right to see messages."""

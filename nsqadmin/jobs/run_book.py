@@ -211,9 +211,9 @@ class RunBook:
         """Events that the workers heard of could not send."""
         return sum(it.dropped for it in self._workers.values())
 
-    def names(self) -> Iterator[tuple[str, str]]:
-        """Yield topic and name of each task."""
-        return iter(self._tasks)
+    def queues_by_task(self) -> Iterator[tuple[str, str, str]]:
+        """Yield name, topic and channel of each task."""
+        return ((name, topic, it.channel) for (topic, name), it in self._tasks.items())
 
     def queues(self) -> frozenset[tuple[str, str]]:
         """Return the topics and channels whose workers report."""

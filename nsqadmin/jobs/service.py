@@ -12,7 +12,7 @@ import trio
 
 from nsqadmin.access import Right
 from nsqadmin.cluster.view import seen_by
-from nsqadmin.jobs.survey import SurveyResult, queues_of
+from nsqadmin.jobs.survey import Kind, SurveyResult, queues_of
 from nsqadmin.jobs.tasks import QueueRow, TaskRow, queue_rows, task_rows
 from nsqcommon.web import run_trio
 
@@ -115,10 +115,19 @@ class Jobs:
         """Yield what is reported about jobs with this id that the user may see."""
         return (it for it in self.book.jobs_with(id) if identity.may(Right.PAYLOAD, it.topic))
 
-    def names(self, identity: Identity) -> Iterator[str]:
-        """Yield the known names of tasks that the user may see, without reading anything."""
-        known = {name: None for topic, name in self.book.names() if identity.may(Right.PAYLOAD, topic)}
-        for queue in self._survey.queues:
-            if identity.may(Right.PAYLOAD, queue.topic):
-                known.update(dict.fromkeys(queue.libraries))
-        return iter(known)
+    def queues_by_task(self, identity: Identity) -> Iterator[tuple[str, str, str, int | None]]:
+        """Yield name, topic and channel of known tasks, and how many of their jobs are buried there; None: unknown.
+
+        Yields only tasks whose names the user may see, and reads nothing.
+        """
+        surveyed = {
+            (name, it.topic, it.channel): it.kinds[Kind.BURIED].by_task[name]
+            if it.kinds[Kind.BURIED].is_whole
+            else None
+            for it in self._survey.queues
+            for name in it.libraries
+        }
+        known = dict.fromkeys(self.book.queues_by_task()) | surveyed
+        for (name, topic, channel), failed in known.items():
+            if identity.may(Right.PAYLOAD, topic):
+                yield name, topic, channel, failed

@@ -147,7 +147,7 @@ class Reader:
                 next=_whole(raw["next"]),
                 first_time=_seconds(raw.get("first_time")),
                 last_time=_seconds(raw.get("last_time")),
-                log=_log_id(raw.get("log")),
+                log=log_id_in(raw.get("log")),
             )
         except UpstreamError as error:
             return NodeLog(node=node, reason=why(error))
@@ -391,7 +391,7 @@ def of_log(log: str) -> str:
     return f"&log={log}" if log else ""
 
 
-def _log_id(value: Any) -> str:
+def log_id_in(value: Any) -> str:
     """Check the id of a log, because it becomes part of URLs, cursors and selections."""
     if value is None:
         return ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsqadmin.access import Right
 from nsqadmin.messages.buried import BURIED
+from nsqadmin.messages.by_id import FoundPlaces, find_message
 from nsqadmin.messages.deferred import DEFERRED
 from nsqadmin.messages.in_flight import IN_FLIGHT
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
@@ -53,6 +54,7 @@ class Messages:
         self.deferred = DeferredSelections(deferred, upstream, reasons, view, activity)
         in_flight = SelectionReader(IN_FLIGHT, upstream, self.reader)
         self.in_flight = InFlightSelections(in_flight, upstream, reasons, view, activity)
+        self._upstream = upstream
         self._view = view
         self._activity = activity
 
@@ -78,6 +80,10 @@ class Messages:
             )
 
         return await run_trio(read)
+
+    async def find(self, id: str, identity: Identity) -> FoundPlaces:
+        """Return where the history of any topic has the message with this id; see `find_message`."""
+        return await run_trio(find_message, self._upstream, self._view.snapshot, id, identity)
 
     async def search(self, search: Search, report: Callable[[SearchResult], None] | None = None) -> SearchResult:
         """Do one step of a search; see `Searcher.search`."""

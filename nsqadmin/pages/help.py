@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of
+from nsqadmin.palette.commands import help_lines
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -19,8 +20,8 @@ _RIGHTS: Final = (
     ("See numbers", Right.VIEW),
     ("See messages", Right.PAYLOAD),
     ("Publish", Right.PUBLISH),
-    ("Pause, create, empty", Right.OPERATE),
-    ("Delete, remove, move, replay", Right.ADMIN),
+    ("Pause, create", Right.OPERATE),
+    ("Empty, delete, remove, move, replay", Right.ADMIN),
 )
 
 
@@ -28,6 +29,8 @@ def routes(services: Services, painter: Painter) -> list[Route]:
     async def page(request: Request) -> Response:
         identity = identity_of(request)
         rights = [(label, identity.why_not(right)) for label, right in _RIGHTS]
-        return painter.page(request, "help.html", await painter.picture(request), page={"rights": rights})
+        return painter.page(
+            request, "help.html", await painter.picture(request), page={"rights": rights, "commands": help_lines()}
+        )
 
     return [Route("GET", "/help", painter.cached(page))]

@@ -12,6 +12,7 @@ from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of, require
 from nsqadmin.pages.incident import find, missing
 from nsqadmin.parts.painter import word_of
+from nsqadmin.parts.rights import why_not_marked
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class _IncidentMarkPages:
             do=word_of(request, "do", tuple(_DONE)),
             choices=CHOICES,
             most_note=MOST_NOTE,
-            refusal=self._why_not(request, it),
+            refusal=why_not_marked(identity_of(request), it),
         )
 
     async def mark(self, request: Request) -> Response:
@@ -71,7 +72,7 @@ class _IncidentMarkPages:
         do = form.get("do", "")
         if do not in _DONE:
             raise HttpError(400, "INVALID_ACTION", details={"reason": f"do: one of {', '.join(_DONE)}"})
-        if reason := self._why_not(request, it):
+        if reason := why_not_marked(identity_of(request), it):
             self._note(request, it, do, "", result="refused")
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         now = time.time()
@@ -118,20 +119,6 @@ class _IncidentMarkPages:
             nodes=tuple({finding.node: None for finding in findings if finding.node}),
             also=it.incident.topics[1:] if findings[0].topic else it.incident.topics,
         )
-
-    def _why_not(self, request: Request, it: Open) -> str:
-        """Return why the user may not mark the incident, or "".
-
-        They mark what they see of it, so they need the right to these topics. What is about a node concerns everybody.
-        """
-        identity = identity_of(request)
-        if reason := identity.why_not(Right.OPERATE):
-            return reason
-        if not identity.sees_everything and any(not finding.topic for finding in it.incident.findings):
-            return f"an incident of a node is for users with the right '{Right.OPERATE}' to all topics"
-        if all(identity.may(Right.OPERATE, topic) for topic in it.incident.topics):
-            return ""
-        return f"you do not have the right '{Right.OPERATE}' for all topics of this incident"
 
 
 def _name_of(request: Request) -> str:

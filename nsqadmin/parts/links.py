@@ -15,22 +15,25 @@ class Links:
         return (self._prefix + path if path != "/" else self._prefix or "/") + _query(arguments)
 
     def topic(self, topic: str, **arguments: object) -> str:
-        return self.to(f"/topics/{quote(topic, safe='')}", **arguments)
+        return self.to(f"/topics/{quote(topic, safe='', errors='replace')}", **arguments)
 
     def channel(self, topic: str, channel: str, **arguments: object) -> str:
-        return self.to(f"/topics/{quote(topic, safe='')}/{quote(channel, safe='')}", **arguments)
+        return self.to(
+            f"/topics/{quote(topic, safe='', errors='replace')}/{quote(channel, safe='', errors='replace')}",
+            **arguments,
+        )
 
     def node(self, address: str, **arguments: object) -> str:
-        return self.to(f"/nodes/{quote(address, safe='')}", **arguments)
+        return self.to(f"/nodes/{quote(address, safe='', errors='replace')}", **arguments)
 
     def incident(self, key: str, **arguments: object) -> str:
-        return self.to(f"/incidents/{quote(key, safe='')}", **arguments)
+        return self.to(f"/incidents/{quote(key, safe='', errors='replace')}", **arguments)
 
     def job(self, id: str, topic: str = "", channel: str = "") -> str:
         """Return the URL of a job; without its topic, the page looks for it."""
         if topic:
             return self.to("/jobs/job", topic=topic, channel=channel, id=id)
-        return self.to(f"/jobs/{quote(id, safe='')}")
+        return self.to(f"/jobs/{quote(id, safe='', errors='replace')}")
 
     def action(self, kind: str, **arguments: object) -> str:
         return self.to(f"/actions/{kind}", **arguments)
@@ -46,4 +49,4 @@ class Links:
 
 def _query(arguments: Mapping[str, object]) -> str:
     given = {name: value for name, value in arguments.items() if value not in ("", None, (), False)}
-    return "?" + urlencode(given, doseq=True) if given else ""
+    return "?" + urlencode(given, doseq=True, errors="replace") if given else ""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nsqadmin.access import Right
 from nsqadmin.actions.plan import Action, Kind
 from nsqadmin.messages import buried_actions, deferred_actions, group_actions
+
+if TYPE_CHECKING:
+    from nsqadmin.access import Identity
+    from nsqadmin.diagnosis.incident import Open
 
 ACTION_WORDS: Final = {
     Kind.CREATE_TOPIC: "Create topic…",
@@ -41,3 +45,17 @@ def right_of(kind: str) -> Right:
     if kind in _OTHERS:
         return _OTHERS[kind]
     return Action(kind=Kind(kind), topic="").right
+
+
+def why_not_marked(identity: Identity, it: Open) -> str:
+    """Return why the user may not acknowledge or mute the incident, or "".
+
+    They mark what they see of it, so they need the right to these topics. What is about a node concerns everybody.
+    """
+    if reason := identity.why_not(Right.OPERATE):
+        return reason
+    if not identity.sees_everything and any(not finding.topic for finding in it.incident.findings):
+        return f"an incident of a node is for users with the right '{Right.OPERATE}' to all topics"
+    if all(identity.may(Right.OPERATE, topic) for topic in it.incident.topics):
+        return ""
+    return f"you do not have the right '{Right.OPERATE}' for all topics of this incident"

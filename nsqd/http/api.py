@@ -29,6 +29,7 @@ from nsqd.http.config import ConfigEndpoints
 from nsqd.http.consuming import ConsumeEndpoints
 from nsqd.http.debug import debug_routes
 from nsqd.http.edit import EditEndpoints
+from nsqd.http.finding import FindEndpoint
 from nsqd.http.groups import GroupEndpoints
 from nsqd.http.history import HistoryEndpoints
 from nsqd.http.in_flight import InFlightEndpoint
@@ -108,6 +109,7 @@ def make_app(
         in_flight=InFlightEndpoint(calls, reading, monotonic, history.find),
         groups=GroupEndpoints(calls, reading, publishing.delay_ms, monotonic),
         messages=MessageEndpoints(calls, reading, publishing.delay_ms, monotonic, history.find, node=node.node),
+        finding=FindEndpoint(broker, reading),
         edits=EditEndpoints(calls, publishing, reading, monotonic, history.find),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
@@ -141,6 +143,7 @@ class _Handlers(NamedTuple):
     in_flight: InFlightEndpoint
     groups: GroupEndpoints
     messages: MessageEndpoints
+    finding: FindEndpoint
     edits: EditEndpoints
     config: ConfigEndpoints
     policy: PolicyEndpoints
@@ -193,6 +196,7 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
         GuardedRoute("POST", "/channel/cancel", it.groups.cancel, access=OPERATE_TOPIC, change="cancel_group"),
         GuardedRoute("POST", "/channel/due", it.groups.due, access=OPERATE_TOPIC, change="move_group"),
         GuardedRoute("GET", "/channel/deferred", it.messages.deferred, access=READ_TOPIC),
+        GuardedRoute("GET", "/message", it.finding.find, access=READ_TOPIC),
         GuardedRoute("POST", "/message/cancel", it.messages.cancel, access=PUBLISH_OR_OPERATE, change="cancel"),
         GuardedRoute("POST", "/message/due", it.messages.due, access=PUBLISH_OR_OPERATE, change="due"),
         GuardedRoute("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),

@@ -452,63 +452,98 @@ const Numbers = (() => {
     }, 250);
   });
 
-  // Jump to anything
+  // The palette: the server decides what a text finds, and in which order. Commands open the dialog of their action.
 
   const palette = $("#palette");
-  let found = [], chosen = 0, asked = 0;
+  let found = [], chosen = 0, asking = null, isEntered = false;
+  function element(name, attributes, ...content) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.append(...content);
+    return made;
+  }
   function openPalette() {
     if (palette.open) return;
-    const input = document.createElement("input");
-    Object.assign(input, { type: "text", placeholder: "Topic, channel, node, client or page", autocomplete: "off", spellcheck: false });
-    for (const [name, value] of [["role", "combobox"], ["aria-expanded", "true"], ["aria-controls", "palette-found"], ["aria-label", "Jump to"]]) input.setAttribute(name, value);
-    const list = document.createElement("ul");
+    const input = element("input", {
+      type: "text", placeholder: "A name, an id, or a command such as pause billing", autocomplete: "off", spellcheck: "false", maxlength: "500",
+      role: "combobox", "aria-expanded": "false", "aria-autocomplete": "list", "aria-controls": "palette-found", "aria-label": "Find, or do",
+    });
+    const list = element("ul", { role: "listbox", "aria-label": "Found" });
     list.id = "palette-found";
-    list.setAttribute("role", "listbox");
-    list.setAttribute("aria-label", "Found");
-    palette.replaceChildren(input, list);
+    palette.replaceChildren(input, list, element("div", { class: "notes", role: "status" }));
+    [found, chosen, isEntered] = [[], 0, false];
     palette.showModal();
     input.focus();
-    input.addEventListener("input", () => look(input.value));
+    input.addEventListener("input", () => { isEntered = false; look(input.value); });
     input.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowDown") choose(chosen + 1);
-      else if (event.key === "ArrowUp") choose(chosen - 1);
-      else if (event.key === "Enter" && found[chosen]) location.href = found[chosen].href;
+      if (event.isComposing) return;
+      if (event.key === "ArrowDown" || (event.key === "Tab" && !event.shiftKey)) choose(chosen + 1);
+      else if (event.key === "ArrowUp" || event.key === "Tab") choose(chosen - 1);
+      else if (event.key === "Enter" && asking) isEntered = true; // what is shown belongs to an earlier text
+      else if (event.key === "Enter") go(found[chosen]);
       else return;
       event.preventDefault();
     });
     look("");
   }
+  palette.addEventListener("close", () => { asking?.abort(); asking = null; });
   async function look(text) {
-    const number = (asked += 1);
-    const answer = await fetch(`${base}/jump?q=${encodeURIComponent(text)}`);
-    if (number !== asked || !answer.ok) return;
-    found = (await answer.json()).found;
-    const list = $("#palette-found");
-    if (!list) return;
+    asking?.abort();
+    const own = asking = new AbortController();
+    const slow = setTimeout(() => showNotes(["Searching…"]), 400);
+    try {
+      const answer = await fetch(`${base}/jump?q=${encodeURIComponent(text)}&scope=${encodeURIComponent(body.dataset.scope)}`, { signal: own.signal });
+      if (!answer.ok) throw new Error(`${answer.status}`);
+      const told = await answer.json();
+      if (own === asking) show(told, text);
+    } catch {
+      if (own === asking) show({ found: [], said: "", notes: ["nsqadmin does not answer"] }, text);
+    } finally {
+      clearTimeout(slow);
+    }
+  }
+  function show(told, text) {
+    asking = null;
+    found = told.found;
+    const list = $("#palette-found"), input = $("input", palette);
     list.replaceChildren(...found.map((place, at) => {
-      const item = document.createElement("li");
+      const item = element("li", { role: "option" }, element("span", { class: "name" }, place.name));
       item.id = `palette-found-${at}`;
-      item.setAttribute("role", "option");
-      const name = document.createElement("span"), kind = document.createElement("span");
-      name.className = "name";
-      name.textContent = place.name;
-      kind.className = "kind";
-      kind.textContent = place.kind;
-      item.append(name, kind);
-      item.addEventListener("click", () => { location.href = place.href; });
+      if (place.detail) item.append(element("span", { class: `detail ${place.mark}` }, place.detail));
+      item.append(element("span", { class: "kind" }, place.kind));
+      item.addEventListener("click", () => go(place));
       item.addEventListener("pointermove", () => choose(at));
       return item;
     }));
+    list.hidden = !found.length;
+    input.setAttribute("aria-expanded", String(found.length > 0));
+    showNotes([...told.notes], text && found.length ? told.said : "");
     choose(0);
+    if (isEntered) { isEntered = false; go(found[0]); }
+  }
+  function showNotes(notes, said = "") {
+    const box = $(".notes", palette);
+    box?.replaceChildren(...notes.map((note) => element("p", {}, note)), ...(said ? [element("p", { class: "hush" }, said)] : []));
   }
   function choose(at) {
     const items = $$("#palette-found > li");
     chosen = Math.max(0, Math.min(items.length - 1, at));
     items.forEach((item, place) => item.setAttribute("aria-selected", String(place === chosen)));
     items[chosen]?.scrollIntoView({ block: "nearest" });
-    $("input", palette)?.setAttribute("aria-activedescendant", items.length ? `palette-found-${chosen}` : "");
+    const input = $("input", palette);
+    if (items.length) input.setAttribute("aria-activedescendant", `palette-found-${chosen}`); else input.removeAttribute("aria-activedescendant");
   }
-  $("#jump").addEventListener("click", openPalette);
+  function go(place) {
+    if (!place) return;
+    if (!place.dialog) { location.href = place.href; return; }
+    palette.close();
+    openPage(place.href);
+  }
+  $("#jump").addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    openPalette();
+  });
 
   // Keys
 

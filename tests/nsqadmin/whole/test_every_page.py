@@ -73,7 +73,7 @@ def test_every_template_of_a_page_is_among_them(states: dict[str, list[Page]]) -
     """Apart from answers to a POST: see the tests of the actions."""
     kinds = {kind_of(page.path).partition("?")[0] for pages in states.values() for page in pages}
     expected = {
-        "/", "/activity", "/buried", "/consumers", "/counter", "/deferred", "/help", "/incidents", "/incidents/ONE",
+        "/", "/activity", "/buried", "/consumers", "/counter", "/deferred", "/find", "/help", "/incidents", "/incidents/ONE",
         "/incidents/ONE/mark", "/lookup", "/message", "/nodes", "/nodes/ONE", "/nodes/drain", "/nodes/forget",
         "/topics", "/topics/TOPIC", "/topics/TOPIC/CHANNEL", "/actions/publish", "/actions/replay",
         "/actions/create_topic", "/actions/kick_buried", "/actions/bury_group", "/actions/forget_reader",

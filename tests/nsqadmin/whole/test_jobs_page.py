@@ -219,6 +219,9 @@ def test_a_silent_node_makes_numbers_lower_bounds_and_is_named(tmp_path: Path) -
         page = shop.text("/jobs")
         assert "was not fully read" in page
         assert "unknown" in page
+        for text in ("0123456789abcdef", "job none-such"):
+            silent = f"Not searched: {address(shop.nodes[1].http_address)} (it does not answer)."
+            assert silent in jump(shop, text)["notes"]
         shop.nodes[1].send_signal(signal.SIGCONT)
 
 
@@ -305,6 +308,52 @@ def test_a_job_is_found_by_its_id_alone(shop: Shop) -> None:
     assert "Retrying" in shop.text("/jobs/retry-1")
     assert "remind" in shop.text("/jobs/later-1")
     assert "No job none-such" in shop.text("/jobs/none-such", 404)
+
+
+# The palette
+
+
+def jump(shop: Shop, text: str) -> dict[str, Any]:
+    found: dict[str, Any] = shop.admin.json("GET", f"/jump?{urlencode({'q': text})}").json
+    return found
+
+
+def test_the_palette_finds_a_message_by_its_id_on_the_node_that_has_it(shop: Shop) -> None:
+    for node in shop.nodes:
+        id = shop.ids[node.tcp]
+        (found,) = jump(shop, id)["found"]
+        assert (found["kind"], found["name"], found["detail"]) == (
+            "message",
+            f"{id} in shop",
+            address(node.http_address),
+        )
+        assert id in shop.text(found["href"])
+    assert jump(shop, "0123456789abcdef") == {
+        "found": [],
+        "said": "No match",
+        "notes": ["No match: no history that was searched has a message 0123456789abcdef."],
+    }
+
+
+@pytest.mark.parametrize(("id", "topic"), [("failed-1", "shop"), ("later-1", "mails"), ("waits-2", "mails")])
+def test_the_palette_finds_a_job_by_its_id_with_or_without_reports(shop: Shop, id: str, topic: str) -> None:
+    (found,) = jump(shop, f"job {id}")["found"]
+    assert (found["kind"], found["detail"]) == ("job", topic)
+    assert id in shop.text(found["href"])
+
+
+def test_the_palette_says_that_no_queue_has_a_job(shop: Shop) -> None:
+    id = "6c1d6a3e-7c3c-4b6e-9a2e-1f2d3c4b5a69"
+    assert jump(shop, id)["notes"] == [f"No match: no queue that was searched has a job {id}."]
+
+
+def test_the_palette_retries_a_task(shop: Shop) -> None:
+    shop.tasks()
+    (found,) = (it for it in jump(shop, "retry charge")["found"] if it["kind"] == "command")
+    assert "Kick 2 buried messages" in shop.text(found["href"])
+
+
+# Actions
 
 
 def test_a_job_that_is_done_can_be_run_again(shop: Shop) -> None:

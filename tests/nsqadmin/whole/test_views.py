@@ -1,4 +1,4 @@
-"""What pages show in addition to the model: the overview, details, visibility, the palette, links."""
+"""What pages show in addition to the model: the overview, details, visibility, links."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from nsqadmin.pages.consumers import client_groups, client_rows, consumers_page
 from nsqadmin.pages.lookup import lookup_page
 from nsqadmin.pages.overview import Overview, overview
 from nsqadmin.pages.topic import topic_details
-from nsqadmin.parts.jump import find
 from nsqadmin.parts.links import Links
 from nsqadmin.parts.messages import no_history
 from nsqadmin.parts.rendering import Static, breakable, drain, latency
@@ -211,24 +210,6 @@ def test_a_state_is_the_worst_that_is_known() -> None:
 )
 def test_links_arrive_where_they_are_meant(path: str, href: str) -> None:
     assert path == href
-
-
-def test_the_palette_finds_what_begins_so_before_what_has_it_inside() -> None:
-    picture = snapshot(topic(channel(name="log"), name="catalog"), topic(name="log"), topic(name="logins"))
-    assert [it.name for it in find(picture, LINKS, "log")][:4] == [
-        "log",
-        "logins",
-        "catalog/log",
-        "catalog",
-    ]
-    assert find(picture, LINKS, "nothing like it") == ()
-
-
-def test_the_palette_finds_a_channel_before_a_consumer_and_a_node_of_that_name() -> None:
-    consumer = client(hostname="ship-01")
-    shipping = channel(channel_node(clients=(consumer,)), topic="orders", name="shipping")
-    picture = snapshot(topic(shipping, name="orders"), nodes=(node("ship-node:4151"),))
-    assert [it.kind for it in find(picture, LINKS, "ship")] == ["channel", "nsqd", "consumer"]
 
 
 def test_names_may_be_wrapped_and_are_escaped() -> None:

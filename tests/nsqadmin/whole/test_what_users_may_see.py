@@ -313,6 +313,12 @@ KINDS: Final = (
     "create_topic", "create_channel", "delete_topic", "delete_channel", "empty_topic", "empty_channel", "pause_topic",
     "pause_channel", "unpause_topic", "unpause_channel", "tombstone_topic_producer", "seek_channel", "forget_reader",
 )  # fmt: skip
+PALETTE: Final = (
+    *(f"q={quote(it)}" for it in ("4929", "h", "o", "pause", "pause 4929", "delete", "kick", "a = 1", "a = 1 in 4929")),
+    *(f"q=empty&scope={quote(it)}" for it in (f"topic:{HIDDEN}", f"channel:{HIDDEN}/{HIDDEN_CHANNEL}")),
+    "q=0123456789abcdef",
+    "q=job+4929",
+)
 # The queries with which a GET is asked besides none. Routes with names in their path need none.
 QUERIES: Final[dict[str, tuple[str, ...]]] = {
     "/": ("fresh=1",),
@@ -327,7 +333,8 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {
         "tab=consumers&client=127.0.0.1",
     ),
     "/consumers": ("group=none",),
-    "/jump": ("q=4929", "q=h", "q=o"),
+    "/jump": PALETTE,
+    "/find": PALETTE,
     "/nodes/forget": ("node={refusing}",),
     "/nodes/drain": ("node={node}",),
     "/buried": tuple(f"topic={t}&channel={c}&node={{node}}&sequence={at}" for t, c in BOTH for at in range(4)),

@@ -179,6 +179,26 @@ def test_an_id_leads_to_its_message(tmp_path: Path) -> None:
         assert found.sequence_of(999) is found.sequence_of(4000) is None
 
 
+def test_an_id_is_found_in_order_with_few_reads(tmp_path: Path) -> None:
+    class CountedFiles(TroubledFiles):
+        total = 0
+
+        def read_fully(self, descriptor: int, size: int, offset: int) -> bytes:
+            self.total += size
+            return super().read_fully(descriptor, size, offset)
+
+    files = CountedFiles()
+    with opened(tmp_path, files, max_bytes_per_file=1_000_000) as store:
+        fill(store, 30_000, 100, batch=1000)
+        store.checkpoint()
+        found = past(store)
+        for sequence in [*range(0, 30_000, 1999), 29_999]:
+            assert found.sequence_in_order(1000 + sequence) == sequence
+        files.total = 0
+        assert found.sequence_in_order(999) is found.sequence_in_order(31_000) is None
+        assert files.total < 4 * INDEX_INTERVAL + 100_000  # of some 3 MB; a record has 120 kB here
+
+
 def test_an_id_is_found_past_damage(tmp_path: Path) -> None:
     with opened(tmp_path, max_bytes_per_file=100_000) as store:
         fill(store, 500)
