@@ -31,6 +31,7 @@ from nsqadmin.pages import (
     replay,
     selected_message,
     selection_plan,
+    several,
     task,
     topic,
     topics,
@@ -72,6 +73,7 @@ _PAGES: Final = (
     replay,
     redeliver,
     undone,
+    several,
     action,
 )
 
