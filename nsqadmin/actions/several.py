@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
@@ -99,7 +99,7 @@ class SeveralPlan:
 
     verb: Verb
     parts: tuple[Part, ...]
-    common: tuple[Consequence, ...]  # said once, because they hold for every part
+    common: tuple[tuple[bool, Consequence], ...]  # said once: they hold for every channel (True), or every topic
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -148,7 +148,18 @@ class SeveralPlan:
 
     def own(self, part: Part) -> tuple[Consequence, ...]:
         """Return the consequences of one part that do not hold for all of them."""
-        return tuple(it for it in part.plan.consequences if it not in self.common) if part.plan is not None else ()
+        if part.plan is None:
+            return ()
+        return tuple(it for it in part.plan.consequences if (bool(part.action.channel), it) not in self.common)
+
+    @property
+    def said_once(self) -> tuple[Consequence, ...]:
+        """The common consequences; they name their kind, if there are parts of both kinds."""
+        is_mixed = len({bool(it.action.channel) for it in self.plans}) > 1
+        if not is_mixed:
+            return tuple(it for _, it in self.common)
+        names = {False: "Topics", True: "Channels"}
+        return tuple(replace(it, text=f"{names[is_channel]}: {_uncapitalized(it.text)}") for is_channel, it in self.common)
 
 
 def plan_several(
@@ -162,8 +173,9 @@ def plan_several(
     whole = {it.topic for it in actions if it.kind is Kind.DELETE_TOPIC and not it.nodes and not refusal(it)}
     parts = tuple(_part(snapshot, action, whole, refusal) for action in actions)
     plans = [part.plan for part in parts if part.plan is not None]
-    counts = Counter(it for each in plans for it in dict.fromkeys(each.consequences))
-    common = tuple(it for it, count in counts.items() if count == len(plans))
+    sizes = Counter(bool(each.action.channel) for each in plans)
+    counts = Counter((bool(each.action.channel), it) for each in plans for it in dict.fromkeys(each.consequences))
+    common = tuple((is_channel, it) for (is_channel, it), count in counts.items() if count == sizes[is_channel])
     return SeveralPlan(verb=verb, parts=parts, common=common)
 
 
@@ -187,11 +199,17 @@ def _why_needless(snapshot: Snapshot, action: Action, whole: set[str]) -> str:
     found = topic.channel(action.channel) if topic is not None and action.channel else topic
     if found is None or action.nodes:
         return ""
+    if not found.nodes and action.kind not in (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL):
+        return "no node has it"
     if action.kind in (Kind.PAUSE_TOPIC, Kind.PAUSE_CHANNEL) and found.paused is Paused.YES:
         return "it is paused already"
     if action.kind in (Kind.UNPAUSE_TOPIC, Kind.UNPAUSE_CHANNEL) and found.paused is Paused.NO:
         return "it is not paused"
     return ""
+
+
+def _uncapitalized(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _several(number: int, what: str) -> str:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 MOST_CHOSEN: Final = 500  # incidents at once
 _DONE: Final = {
-    "acknowledge": ("acknowledge_incident", "acknowledge", "acknowledged"),
-    "unacknowledge": ("unacknowledge_incident", "unacknowledge", "no longer acknowledged"),
-    "mute": ("mute_incident", "mute", "muted"),
-    "unmute": ("unmute_incident", "unmute", "no longer muted"),
+    "acknowledge": ("acknowledge_incident", "acknowledge", "You acknowledged it", "acknowledged"),
+    "unacknowledge": ("unacknowledge_incident", "unacknowledge", "It is no longer acknowledged", "no longer acknowledged"),
+    "mute": ("mute_incident", "mute", "You muted it", "muted"),
+    "unmute": ("unmute_incident", "unmute", "It is no longer muted", "no longer muted"),
 }
 
 
@@ -112,7 +112,7 @@ class _IncidentMarkPages:
             chosen=chosen,
             is_one=is_one,
             done=done,
-            said=_DONE[do][2],
+            said=_DONE[do][2 if is_one else 3],
             until=until,
         )
 
@@ -134,7 +134,7 @@ class _IncidentMarkPages:
 
     def _note(self, request: Request, it: Open, do: str, note: str, *, result: str) -> None:
         """Add an action of a user to the activity."""
-        what, verb, _ = _DONE[do]
+        what, verb, *_ = _DONE[do]
         findings = it.incident.findings
         self._services.activity.note(
             caller_of(request),

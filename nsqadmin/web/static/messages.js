@@ -66,6 +66,7 @@
     if (url.href !== location.href) history[isBack ? "replaceState" : "pushState"](null, "", url);
   }
   function close() { hide(); name(null); }
+  if (opened() && !hasRoom()) side.scrollIntoView();
   addEventListener("popstate", () => {
     const key = opened(), row = key && $(`tr[data-open="${CSS.escape(key)}"]`, list);
     const link = row && $("a[data-detail]", row);
