@@ -159,7 +159,9 @@ class SeveralPlan:
         if not is_mixed:
             return tuple(it for _, it in self.common)
         names = {False: "Topics", True: "Channels"}
-        return tuple(replace(it, text=f"{names[is_channel]}: {_uncapitalized(it.text)}") for is_channel, it in self.common)
+        return tuple(
+            replace(it, text=f"{names[is_channel]}: {_uncapitalized(it.text)}") for is_channel, it in self.common
+        )
 
 
 def plan_several(

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 MOST_CHOSEN: Final = 500  # incidents at once
 _DONE: Final = {
     "acknowledge": ("acknowledge_incident", "acknowledge", "You acknowledged it", "acknowledged"),
-    "unacknowledge": ("unacknowledge_incident", "unacknowledge", "It is no longer acknowledged", "no longer acknowledged"),
+    "unacknowledge": (
+        "unacknowledge_incident",
+        "unacknowledge",
+        "It is no longer acknowledged",
+        "no longer acknowledged",
+    ),
     "mute": ("mute_incident", "mute", "You muted it", "muted"),
     "unmute": ("unmute_incident", "unmute", "It is no longer muted", "no longer muted"),
 }

@@ -206,7 +206,7 @@ def test_question_marks_are_no_stops_of_the_tab_key_and_help_is_one(still_page: 
 
 
 def test_the_key_x_is_listed_where_rows_have_a_box(still_page: Browser) -> None:
-    for path, is_listed in (("/topics", False), ("/lookup", True)):
+    for path, is_listed in (("/topics", True), ("/lookup", True), ("/nodes", False)):
         still_page.open(path)
         still_page.press("?")
         still_page.wait_for_text("Keys", "#dialog")
