@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     Values = Mapping[str, Sequence[str]]
 
 _AT_ONCE: Final = 8  # topics and channels that are acted on at the same time; each waits for its nodes
-# Where the user came from, so that they return to the same list without a script.
-_LISTS: Final = {"topics": ("filter", "sort", "page"), "lookup": ()}
+_OF_LIST: Final = ("filter", "sort", "page")  # which topics the list shows, so that the user returns to the same ones
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
@@ -91,7 +90,7 @@ class _SeveralPages:
             problem=f"Nothing was done: {problem}." if problem else "",
             refusal="" if planned.plans else "it is possible for none of them",
             back=self._back(values),
-            kept=[(name, _first(values, name)) for name in ("of", "filter", "sort", "page") if _first(values, name)],
+            kept=[(name, _first(values, name)) for name in ("of", "topic", *_OF_LIST) if _first(values, name)],
         )
 
     async def _done(self, request: Request, snapshot: Snapshot, planned: SeveralPlan, back: str) -> Response:
@@ -131,8 +130,14 @@ class _SeveralPages:
         return self._services.executor
 
     def _back(self, values: Values) -> str:
-        place = _first(values, "of") if _first(values, "of") in _LISTS else "topics"
-        return self._painter.links.to(f"/{place}", **{name: _first(values, name) for name in _LISTS[place]})
+        """Return the list where the user came from."""
+        links = self._painter.links
+        match _first(values, "of"):
+            case "lookup":
+                return links.to("/lookup")
+            case "channels":
+                return links.topic(_first(values, "topic"), tab="channels")
+        return links.to("/topics", **{name: _first(values, name) for name in _OF_LIST})
 
 
 def _by_node(planned: SeveralPlan, told: Told) -> Callable[[Step], None]:

@@ -30,7 +30,7 @@
   // What is selected. A button with a title from the server is forbidden to the user, and stays so.
 
   const boxesOf = (form) => $$("input[name=pick]", form);
-  const seen = (box) => box.checkVisibility();
+  const seen = (box) => box.checkVisibility() && !("context" in box.dataset);
   const forms = $$("[data-picked]").map((bar) => bar.closest("form"));
   for (const button of $$("[data-needs-pick]")) if (button.title) button.dataset.forbidden = "";
 
@@ -64,7 +64,7 @@
     form.addEventListener("click", (event) => {
       if (event.target.name !== "pick") return;
       const boxes = boxesOf(form).filter(seen), from = boxes.indexOf(last), to = boxes.indexOf(event.target);
-      if (event.shiftKey && from >= 0) for (const box of boxes.slice(Math.min(from, to), Math.max(from, to))) box.checked = event.target.checked;
+      if (event.shiftKey && from >= 0 && to >= 0) for (const box of boxes.slice(Math.min(from, to), Math.max(from, to))) box.checked = event.target.checked;
       last = event.target;
     });
     form.addEventListener("change", (event) => {
