@@ -182,7 +182,8 @@ class Options(BaseOptions):
         toml="incident_webhooks",
     )
     external_url: str = option(
-        "", "URL under which people open nsqadmin, without --base-path, for links in posts about incidents"
+        "",
+        "URL under which people open nsqadmin, without --base-path, for copied links and links in posts about incidents",
     )
 
     # for work on the pages themselves

@@ -31,6 +31,7 @@ from nsqadmin.pages import (
     replay,
     selected_message,
     selection_plan,
+    several,
     task,
     topic,
     topics,
@@ -69,6 +70,7 @@ _PAGES: Final = (
     replay,
     redeliver,
     undone,
+    several,
     action,
 )
 

@@ -6,7 +6,7 @@ import json
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import time
@@ -42,12 +42,14 @@ if TYPE_CHECKING:
 MOST_BODY: Final = 16 << 20  # bytes of a request to publish
 _MOST_DEFERRED: Final = 3600 * 24 * 365 * 1000  # milliseconds; nsqd has its own limit
 _HIGHEST: Final = (1 << 63) - 1
+_MOST_PIECES: Final = 500  # ranges to read at once: each is a request to a node
 
 
 def routes(messages: Messages, view: View) -> list[Route]:
     endpoints = _Endpoints(messages, view)
     return [
         Route("GET", "/api/v2/messages/{topic}", endpoints.read),
+        Route("POST", "/api/v2/messages/{topic}", endpoints.selected),
         Route("GET", "/api/v2/messages/{topic}/{channel}", endpoints.peek),
         Route("GET", "/api/v2/search/{topic}", endpoints.search),
         Route("GET", "/api/v2/logs/{topic}", endpoints.logs),
@@ -81,6 +83,23 @@ class _Endpoints:
             wanted=filter_of(request.query_params.get("filter", "")),
         )
         return _page_answer(request, page, f"{topic}.ndjson")
+
+    async def selected(self, request: Request) -> Response:
+        """Send the messages `{"messages":"12@n1:4151 30-40@n1:4151"}` as lines of JSON, without those that are gone."""
+        topic = self._topic(request)
+        identity = require(request, Right.VIEW, topic)
+        selection = selection_of(word_in(await self._object(request), "messages"))
+        pieces = [(source, *run) for source, runs in selection.runs.items() for run in runs]
+        if selection.count > MOST or len(pieces) > _MOST_PIECES:
+            reason = f"at most {MOST:,} messages, in {_MOST_PIECES:,} ranges"
+            raise HttpError(400, "INVALID_MESSAGES", details={"reason": reason})
+        found: list[Message] = []
+        for (node, log), first, end in pieces:
+            if self._view.snapshot.node(node) is None:
+                raise HttpError(404, "NODE_NOT_FOUND")
+            page = await self._messages.read(topic, identity, node=node, place=str(first), limit=end - first)
+            found += [it for it in page.messages if _is_one_of(it, log, first, end)]
+        return _lines_answer(found, f"{topic}.ndjson")
 
     async def search(self, request: Request) -> Response:
         """Stream events: `message` for each hit, `progress`, and last `end`, which is also a progress report.
@@ -244,7 +263,16 @@ def _seen_topic(request: Request, view: View) -> str:
 def _page_answer(request: Request, page: Page, name: str) -> Response:
     if request.query_params.get("format") != "ndjson":
         return json_answer(page_json(page, most=MOST_SHOWN))
-    text = "".join(json.dumps(message_json(row, most=None), ensure_ascii=False) + "\n" for row in page.messages)
+    return _lines_answer(page.messages, name)
+
+
+def _is_one_of(message: Message, log: str, first: int, end: int) -> bool:
+    """Return True if the message is in the range, and not in another log that has replaced the one that was meant."""
+    return message.sequence is not None and first <= message.sequence < end and (log or message.log) == message.log
+
+
+def _lines_answer(messages: Iterable[Message], name: str) -> Response:
+    text = "".join(json.dumps(message_json(row, most=None), ensure_ascii=False) + "\n" for row in messages)
     return Response(text.encode("utf-8", "replace"), headers=_file_headers(name), media_type="application/x-ndjson")
 
 

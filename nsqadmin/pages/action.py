@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Plan, Step, holders, node_target, plan
+from nsqadmin.actions.plan import Action, BadAction, Kind, Plan, Step, holders, node_target, plan
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of
 from nsqadmin.pages.create import CREATIONS, Values, create_form, with_chosen_nodes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 _DELETIONS: Final = (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL)
-_MOST_AT_ONCE: Final = 200  # topics to delete with one confirmation
 _REASONS: Final[Mapping[str, str]] = {
     "INVALID_TOPIC": "This is not a valid name for a topic: use at most 64 letters, digits and . _ - and, if you like, #ephemeral at the end.",
     "INVALID_CHANNEL": "This is not a valid name for a channel: use at most 64 letters, digits and . _ - and, if you like, #ephemeral at the end.",
@@ -71,43 +70,37 @@ class _ActionPages:
         word = request.path_params["kind"]
         snapshot = await self._painter.picture(request)
         values = with_chosen_nodes(snapshot, values)
-        actions = [_action(word, values, topic) for topic in _topics_of(word, values)]
-        if not actions:
+        topic = _topic_of(values)
+        if not topic:
             raise HttpError(400, "MISSING_ARG_TOPIC")
-        executor = self._executor_for(request, actions)
-        if _first(values, "on") == "some" and not actions[0].nodes:
-            return create_form(
-                self._painter, request, snapshot, word, "Choose at least one node.", actions[0], status=400
-            )
+        action = _action(word, values, topic)
+        executor = self._executor_for(request, action)
+        if _first(values, "on") == "some" and not action.nodes:
+            return create_form(self._painter, request, snapshot, word, "Choose at least one node.", action, status=400)
         try:
-            plans = [plan(snapshot, action) for action in actions]
+            planned = plan(snapshot, action)
         except BadAction as error:
             return await self._ask(request, values, problem=_reason(error), status=400)
-        must_type = _must_type(plans)
-        if must_type and _first(values, "typed") != must_type:
-            problem = f"Nothing was done: type “{must_type}” to confirm."
+        if planned.must_type and _first(values, "typed") != planned.must_type:
+            problem = f"Nothing was done: type “{planned.must_type}” to confirm."
             return await self._ask(request, values, problem=problem, status=400)
 
         async def carry_out(told: Callable[[Step], None]) -> Response:
-            receipts = [
-                await executor.execute(
-                    each.action, caller_of(request), holders(snapshot, each.action), told, before=snapshot
-                )
-                for each in plans
-            ]
-            return receipt_page(self._services, self._painter, request, snapshot, receipts, plans)
+            receipt = await executor.execute(
+                action, caller_of(request), holders(snapshot, action), told, before=snapshot
+            )
+            return receipt_page(self._services, self._painter, request, snapshot, receipt, planned)
 
-        asked = [call.address for each in plans for call in each.calls]
+        asked = [call.address for call in planned.calls]
         return await with_progress(request, asked, lambda told: carry_out(lambda it: told(it.address, it.is_done)))
 
-    def _executor_for(self, request: Request, actions: Sequence[Action]) -> Executor:
-        """Return the executor if the user has the right to all actions. Otherwise raise 403 and audit the refusal."""
+    def _executor_for(self, request: Request, action: Action) -> Executor:
+        """Return the executor if the user has the right to the action. Otherwise raise 403 and audit the refusal."""
         executor = self._services.executor
-        for action in actions:
-            if reason := identity_of(request).why_not(action.right, action.topic):
-                if executor is not None:
-                    executor.note_refusal(action, caller_of(request), reason)
-                raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+        if reason := identity_of(request).why_not(action.right, action.topic):
+            if executor is not None:
+                executor.note_refusal(action, caller_of(request), reason)
+            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         if executor is None:
             raise HttpError(403, "FORBIDDEN", details={"reason": "there is no cluster to change"})
         return executor
@@ -121,47 +114,41 @@ class _ActionPages:
     async def _ask(self, request: Request, values: Values, *, problem: str = "", status: int = 200) -> Response:
         word = request.path_params["kind"]
         snapshot = await self._painter.picture(request)
-        topics = _topics_of(word, values)
-        if not topics or word not in (*Kind, "create", "delete_topics"):
+        topic = _topic_of(values)
+        if not topic or word not in (*Kind, "create"):
             return create_form(self._painter, request, snapshot, word, problem)
-        actions = [_action(word, values, topic) for topic in topics]
-        if actions[0].kind in CREATIONS and request.method == "GET" and word != "create" and "node" not in values:
-            return create_form(self._painter, request, snapshot, word, problem, actions[0])
-        asks_place = actions[0].kind is Kind.SEEK_CHANNEL
-        if asks_place and not actions[0].place:
-            actions = [_placed(actions[0])]
+        action = _action(word, values, topic)
+        if action.kind in CREATIONS and request.method == "GET" and word != "create" and "node" not in values:
+            return create_form(self._painter, request, snapshot, word, problem, action)
+        if action.kind is Kind.SEEK_CHANNEL and not action.place:
+            action = _placed(action)
         try:
-            plans = [plan(snapshot, action) for action in actions]
+            planned = plan(snapshot, action)
         except BadAction as error:
             reason = _reason(error)
-            if actions[0].kind in CREATIONS:
-                return create_form(self._painter, request, snapshot, word, reason, actions[0], status=400)
+            if action.kind in CREATIONS:
+                return create_form(self._painter, request, snapshot, word, reason, action, status=400)
             raise HttpError(
                 404 if str(error).endswith("NOT_FOUND") else 400, str(error), details={"reason": reason}
             ) from error
-        if word == "create" and not actions[0].nodes:
-            return create_form(self._painter, request, snapshot, word, problem, actions[0], status=status)
-        return self._confirmation(request, snapshot, plans, values, problem=problem, status=status)
+        if word == "create" and not action.nodes:
+            return create_form(self._painter, request, snapshot, word, problem, action, status=status)
+        return self._confirmation(request, snapshot, planned, values, problem=problem, status=status)
 
     def _confirmation(
         self,
         request: Request,
         snapshot: Snapshot,
-        plans: Sequence[Plan],
+        planned: Plan,
         values: Values,
         *,
         problem: str,
         status: int,
     ) -> Response:
-        first = plans[0]
-        action = first.action
-        identity = identity_of(request)
-        shown = first if len(plans) == 1 else _joined(plans)
-        reasons = (identity.why_not(each.action.right, each.action.topic) for each in plans)
-        refusal = next((reason for reason in reasons if reason), "")
-        nodes = [call.address for call in first.calls if not call.is_lookupd]
+        action = planned.action
+        nodes = [call.address for call in planned.calls if not call.is_lookupd]
         can_be_paused = action.kind in _DELETIONS and any(
-            consequence.severity == "warning" for consequence in first.consequences
+            consequence.severity == "warning" for consequence in planned.consequences
         )
         pause = Kind.PAUSE_CHANNEL if action.kind is Kind.DELETE_CHANNEL else Kind.PAUSE_TOPIC
         return self._painter.page(
@@ -169,24 +156,24 @@ class _ActionPages:
             "action.html",
             snapshot,
             status=status,
-            plan=shown,
-            kind=request.path_params["kind"] if len(plans) > 1 else action.kind,
+            plan=planned,
+            kind=action.kind,
             problem=problem,
-            refusal=refusal,
+            refusal=identity_of(request).why_not(action.right, action.topic),
             fields=_fields(values, without_place=action.kind is Kind.SEEK_CHANNEL),
             asks_place=action.kind is Kind.SEEK_CHANNEL,
             place=_first(values, "from"),
-            back=self._where_it_was(first, len(plans) > 1),
+            back=self._where_it_was(planned),
             verb=ACTION_WORDS[action.kind].removesuffix("…"),
             pause_first=self._links.action(pause, topic=action.topic, channel=action.channel)
             if can_be_paused and nodes
             else "",
-            curl=curl(action, nodes) if len(plans) == 1 and nodes and action.place != _ANY_PLACE else "",
+            curl=curl(action, nodes) if nodes and action.place != _ANY_PLACE else "",
         )
 
-    def _where_it_was(self, plan: Plan, is_many: bool) -> str:
+    def _where_it_was(self, plan: Plan) -> str:
         action = plan.action
-        if is_many or action.kind in CREATIONS or plan.is_of_directory:
+        if action.kind in CREATIONS or plan.is_of_directory:
             return self._links.to("/lookup")
         return self._links.about(action.topic, action.channel, "")
 
@@ -202,9 +189,8 @@ def _reason(error: BadAction) -> str:
     return _REASONS.get(str(error), str(error))
 
 
-def _topics_of(word: str, values: Values) -> list[str]:
-    topics = [name.strip() for name in values.get("topic", ()) if name.strip()]
-    return topics[:_MOST_AT_ONCE] if word == "delete_topics" else topics[:1]
+def _topic_of(values: Values) -> str:
+    return next((name.strip() for name in values.get("topic", ()) if name.strip()), "")
 
 
 def _action(word: str, values: Values, topic: str) -> Action:
@@ -212,8 +198,6 @@ def _action(word: str, values: Values, topic: str) -> Action:
     channel = _first(values, "channel").strip()
     if word == "create":
         kind = Kind.CREATE_CHANNEL if channel else Kind.CREATE_TOPIC
-    elif word == "delete_topics":
-        kind, channel = Kind.DELETE_TOPIC, ""
     elif word in tuple(Kind):
         kind = Kind(word)
     else:
@@ -234,27 +218,6 @@ def _fields(values: Values, *, without_place: bool) -> list[tuple[str, str]]:
     """Return the hidden fields of the confirmation."""
     names = ("topic", "channel", "node", "reader", "into", *(() if without_place else ("from",)))
     return [(name, value) for name in names for value in values.get(name, ()) if value]
-
-
-def _must_type(plans: Sequence[Plan]) -> str:
-    needing = [each for each in plans if each.must_type]
-    if not needing:
-        return ""
-    return needing[0].must_type if len(plans) == 1 else "delete"
-
-
-def _joined(plans: Sequence[Plan]) -> Plan:
-    """Join several deletions into one plan to confirm."""
-    consequences = [each for single in plans for each in single.consequences if each.severity != "info"]
-    return Plan(
-        action=plans[0].action,
-        title=f"Delete {len(plans)} topics: {', '.join(single.action.topic for single in plans)}",
-        danger=Danger.DESTROYS,
-        consequences=tuple(dict.fromkeys(consequences)),
-        calls=tuple(call for single in plans for call in single.calls),
-        unreachable=tuple(dict.fromkeys(address for single in plans for address in single.unreachable)),
-        must_type=_must_type(plans),
-    )
 
 
 def _first(values: Values, name: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin import numbers
 from nsqadmin.cluster.model import Channel, Finding, Metric, Snapshot, Topic, channel_series
 from nsqadmin.http.app import Route
+from nsqadmin.http.responses import identity_of
 from nsqadmin.pages.action import curls_of_channel
 from nsqadmin.pages.consumers import ClientGroup, ClientRow, client_groups, client_rows
 from nsqadmin.pages.error import Failure, error_page
@@ -20,9 +21,11 @@ from nsqadmin.parts.channel_groups import groups_of
 from nsqadmin.parts.channel_in_flight import in_flight_of
 from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.messages import MessagesTab, no_history
+from nsqadmin.parts.opened import Opened, beside
 from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
 from nsqadmin.parts.policy import limit_in_words, lines_of_channel
+from nsqadmin.parts.selection_tab import ADDRESS
 from nsqadmin.parts.silence import unknown_part, unless_unknown
 from nsqadmin.parts.status import Standing
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 _TABS: Final = ("overview", "consumers", "nodes", "messages", "inflight", "deferred", "buried", "groups", "policy")
+_OPENING: Final = ("messages", "inflight", "deferred", "buried")  # tabs beside whose table a message can be open
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
@@ -76,6 +80,7 @@ class _ChannelPage:
             page=channel_details(topic, channel, Standing(snapshot.findings), snapshot, client=client),
             charts=self._charts(request, channel) if tab == "overview" else (),
             graphite=graphite.of_channel(name, channel_name, timeframe_of(request)) if graphite else (),
+            opened=await self._opened(request, snapshot, channel, tab),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
             policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
             in_flight=await in_flight_of(self._services, links, request, channel) if tab == "inflight" else None,
@@ -83,6 +88,13 @@ class _ChannelPage:
             deferred=await deferred_of(self._services, links, request, channel) if tab == "deferred" else None,
             groups=await groups_of(self._services, request, snapshot, channel) if tab == "groups" else None,
         )
+
+    async def _opened(self, request: Request, snapshot: Snapshot, channel: Channel, tab: str) -> Opened | None:
+        if tab not in _OPENING:
+            return None
+        kind = tab if tab in ADDRESS else ""
+        identity, links = identity_of(request), self._painter.links
+        return await beside(self._services, links, request, snapshot, identity, channel.topic, channel, kind=kind)
 
     def _no_channel(self, request: Request, snapshot: Snapshot, topic: str, channel: str) -> Response:
         links = self._painter.links

@@ -38,7 +38,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
         it = find(services, request, key.removesuffix(_TEXT))
         if it is None:
             return missing(services, painter, request, snapshot, key.removesuffix(_TEXT))
-        text = as_text(it, now=time.time(), url=_url(request, painter.links.incident(it.key)))
+        text = as_text(it, now=time.time(), url=_url(services, request, painter.links.incident(it.key)))
         if key.endswith(_TEXT):
             return text_answer(text, v1=False)
         number = max(1, page_number(request))
@@ -100,5 +100,6 @@ def _charts(services: Services, request: Request, it: Open) -> Sequence[charts.C
     ]
 
 
-def _url(request: Request, path: str) -> str:
-    return f"{request.url.scheme}://{request.url.netloc}{path}"
+def _url(services: Services, request: Request, path: str) -> str:
+    outside = services.options.external_url.rstrip("/")
+    return f"{outside or f'{request.url.scheme}://{request.url.netloc}'}{path}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsqadmin import numbers
@@ -26,39 +25,34 @@ def receipt_page(
     painter: Painter,
     request: Request,
     snapshot: Snapshot,
-    receipts: Sequence[Receipt],
-    plans: Sequence[Plan],
+    receipt: Receipt,
+    planned: Plan,
 ) -> Response:
-    first = receipts[0]
-    results = {receipt.result for receipt in receipts}
-    is_one = len(receipts) == 1
-    retry = first.retry if is_one else None
-    undo = opposite(snapshot, first, services.activity.newest()) if is_one else None
     return painter.page(
         request,
         "receipt.html",
         snapshot,
-        headline=plans[0].title if is_one else f"Delete {len(receipts)} topics",
-        result=first.result if len(results) == 1 else "partly",
-        summary=in_words(plans[0], first) if is_one else "",
-        failure=next((receipt.failure for receipt in receipts if receipt.failure), ""),
-        discovery_errors=[text for receipt in receipts for text in receipt.discovery_errors],
-        warnings=[it.text for it in plans[0].consequences if it.severity == "warning"]
-        if first.action.kind in CREATIONS
+        headline=planned.title,
+        result=receipt.result,
+        summary=in_words(planned, receipt),
+        failure=receipt.failure,
+        discovery_errors=list(receipt.discovery_errors),
+        warnings=[it.text for it in planned.consequences if it.severity == "warning"]
+        if receipt.action.kind in CREATIONS
         else [],
-        steps=[step for receipt in receipts for step in receipt.steps],
-        may_follow=any(receipt.may_follow for receipt in receipts),
-        done=_after(painter.links, plans[0], first.result, not is_one),
-        undo=undo,
-        undoable=undoable(services, request, first.undo),
-        no_undo=first.no_undo,
-        retry=retry,
+        steps=receipt.steps,
+        may_follow=receipt.may_follow,
+        done=_after(painter.links, planned, receipt.result),
+        undo=opposite(snapshot, receipt, services.activity.newest()),
+        undoable=undoable(services, request, receipt.undo),
+        no_undo=receipt.no_undo,
+        retry=receipt.retry,
     )
 
 
-def _after(links: Links, plan: Plan, result: str, is_many: bool) -> str:
+def _after(links: Links, plan: Plan, result: str) -> str:
     action = plan.action
-    if is_many or (plan.is_of_directory and result != "ok"):
+    if plan.is_of_directory and result != "ok":
         return links.to("/lookup")
     if action.kind is Kind.DELETE_TOPIC and result == "ok" and not action.nodes:
         return links.to("/topics")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import require
 from nsqadmin.pages.error import Failure, error_page
-from nsqadmin.parts.bodies import FORMS, shown
-from nsqadmin.parts.painter import word_of
+from nsqadmin.parts.opened import of_list
 from nsqadmin.parts.selection_tab import ADDRESS
 
 if TYPE_CHECKING:
@@ -18,14 +17,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Snapshot
-    from nsqadmin.messages.selections import Selections
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
-
-_GONE: Final = {
-    "buried": "It is not buried any more.",
-    "deferred": "It is not deferred any more, or is due at another time now.",
-}
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
@@ -40,35 +33,18 @@ class _SelectedMessagePages:
 
     async def message(self, kind: str, request: Request) -> Response:
         """Show one message, named by `topic=`, `channel=`, `node=` and its place."""
-        arguments, messages = request.query_params, self._services.messages
-        topic, name, node, place = (arguments.get(it, "") for it in ("topic", "channel", "node", ADDRESS[kind]))
+        arguments = request.query_params
+        topic, name = arguments.get("topic", ""), arguments.get("channel", "")
         identity = require(request, Right.VIEW, topic)
         snapshot = await self._painter.picture(request)
         channel = snapshot.channel(topic, name)
-        if channel is None or messages is None:
+        if channel is None or self._services.messages is None:
             return self._no_message(request, snapshot, "There is no such channel.")
-        selections: Selections[Any, Any] = messages.buried if kind == "buried" else messages.deferred
-        try:
-            page = await selections.one(channel, identity, node, place)
-        except ValueError:
-            return self._no_message(request, snapshot, "This address names no message.")
-        one = next(iter(page.lines), None)
-        if one is None:
-            problem = next((f"{at}: {why}." for at, why in page.missing), _GONE[kind])
-            return self._no_message(request, snapshot, problem)
-        form = word_of(request, "as", FORMS)
-        return self._painter.page(
-            request,
-            "selected_message.html",
-            snapshot,
-            current="Topics",
-            channel=channel,
-            kind=kind,
-            one=one,
-            shown=shown(one.message, form) if one.message is not None else None,
-            form=form,
-            forms=tuple((it, str(request.url.include_query_params(**{"as": it}).query)) for it in FORMS),
-        )
+        named = {it: arguments.get(it, "") for it in ("node", ADDRESS[kind])}
+        sheet = await of_list(self._services, self._painter.links, request, channel, identity, kind, **named)
+        if sheet.problem:
+            return self._no_message(request, snapshot, sheet.problem)
+        return self._painter.page(request, "selected_message.html", snapshot, current="Topics", sheet=sheet)
 
     def _no_message(self, request: Request, snapshot: Snapshot, why: str) -> Response:
         links = (("Overview", self._painter.links.to("/")),)

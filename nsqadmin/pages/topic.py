@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.cluster.model import Finding, Metric, Producer, Snapshot, Topic, topic_series
 from nsqadmin.cluster.pipeline_file import PipelineResults
 from nsqadmin.http.app import Route
+from nsqadmin.http.responses import identity_of
 from nsqadmin.pages.action import curls_of_topic
 from nsqadmin.pages.error import Failure, error_page
 from nsqadmin.parts import charts
 from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.messages import MessagesTab, history_nodes, no_history
+from nsqadmin.parts.opened import Opened, beside
 from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
 from nsqadmin.parts.policy import lines_of_topic
@@ -71,9 +73,13 @@ class _TopicPage:
             landing=landing(topic),
             pipeline=self._pipeline(name) if is_overview else None,
             graphite=graphite.of_topic(name, timeframe_of(request)) if graphite else (),
+            opened=await self._opened(request, snapshot, name) if tab == "messages" else None,
             m=await self.messages.of_topic(request, snapshot, topic) if tab == "messages" else None,
             policy=await self._policy.of_topic(request, snapshot, topic) if tab == "policy" else None,
         )
+
+    async def _opened(self, request: Request, snapshot: Snapshot, topic: str) -> Opened | None:
+        return await beside(self._services, self._painter.links, request, snapshot, identity_of(request), topic)
 
     def _pipeline(self, topic: str) -> charts.PipelineCharts | None:
         windows = self._results.of_topic(topic) if self._results else None

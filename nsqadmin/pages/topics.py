@@ -77,6 +77,7 @@ class TopicRow:
     worst: ChannelRow | None = None  # of all its channels, including the ones a filter hides
     left_out: int = 0
     impact: float = 0.0  # the worst of the topic and of its channels
+    is_context: bool = False  # it does not match the filter itself, but some of its channels do
 
     @property
     def is_ephemeral(self) -> bool:
@@ -179,7 +180,7 @@ def _row(topic: Topic, standing: Standing, wanted: TopicFilter) -> TopicRow | No
     if wanted.matches(row):
         return row
     matching = tuple(channel for channel in row.channels if wanted.matches(channel))
-    return replace(row, channels=matching) if matching else None
+    return replace(row, channels=matching, is_context=True) if matching else None
 
 
 def _whole_row(topic: Topic, standing: Standing) -> TopicRow:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import time
 from typing import TYPE_CHECKING
 
 from nsqadmin import numbers
 from nsqadmin.actions.undo import result_of
 from nsqadmin.http.app import Route
-from nsqadmin.http.responses import form_of, identity_of
+from nsqadmin.http.responses import identity_of, lists_of
 from nsqadmin.http.undoing import undo
 from nsqadmin.pages.error import Failure, error_page
 from nsqcommon.http_api import HttpError
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.actions.undo import UndoRecord
+    from nsqadmin.actions.undo import Undone, UndoRecord
+    from nsqadmin.cluster.model import Snapshot
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
@@ -33,30 +35,57 @@ class _UndonePages:
         self._painter = painter
 
     async def undo(self, request: Request) -> Response:
+        """Undo the action of each `record=`, and show what came back."""
         snapshot = await self._painter.picture(request)
-        try:
-            record, rows = await undo(self._services, request, (await form_of(request)).get("record", ""))
-        except HttpError as error:
-            failure = Failure(
-                title="Nothing was undone",
-                text=str((error.details or {}).get("reason", error.code)),
-                raw=f"{error.status} {error.code}",
-                links=(("Activity", self._painter.links.to("/activity")),),
+        ids = list(dict.fromkeys((await lists_of(request)).get("record", ()))) or [""]
+        rows: list[Undone] = []
+        records: list[UndoRecord] = []
+        retry: list[UndoRecord] = []
+        refused: list[HttpError] = []
+        for record_id in ids:
+            try:
+                record, undone = await undo(self._services, request, record_id)
+            except HttpError as error:
+                refused.append(error)
+                continue
+            records.append(record)
+            rows += (
+                [replace(row, node=f"{record.action.name} on {row.node}") for row in undone] if len(ids) > 1 else undone
             )
-            return error_page(self._painter, request, snapshot, failure, status=error.status)
-        action = record.action
+            if any(row.can_retry for row in undone):
+                retry.append(record)
+        if not records:
+            return self._refusal(request, snapshot, refused[0])
+        action = records[0].action
         restored = sum(row.restored for row in rows)
+        text = f"{numbers.several(restored, 'message')} {'is' if restored == 1 else 'are'} back."
+        reasons = dict.fromkeys(_reason_of(error) for error in refused)
         return self._painter.page(
             request,
             "undone.html",
             snapshot,
-            headline=f"Undo: {record.words}",
-            result=result_of(rows),
-            text=f"{numbers.several(restored, 'message')} {'is' if restored == 1 else 'are'} back.",
+            headline=f"Undo: {records[0].words}" if len(records) == 1 else f"Undo {len(records):,} actions",
+            result="partly" if refused else result_of(rows),
+            text=" ".join((text, *(f"Not everything was undone: {reason}." for reason in reasons))),
             rows=rows,
-            retry=record if any(row.can_retry for row in rows) else None,
-            done=self._painter.links.about(action.topic, action.channel, ""),
+            retry=retry,
+            done=self._painter.links.about(action.topic, action.channel, "")
+            if len(ids) == 1
+            else self._painter.links.to("/topics"),
         )
+
+    def _refusal(self, request: Request, snapshot: Snapshot, error: HttpError) -> Response:
+        failure = Failure(
+            title="Nothing was undone",
+            text=_reason_of(error),
+            raw=f"{error.status} {error.code}",
+            links=(("Activity", self._painter.links.to("/activity")),),
+        )
+        return error_page(self._painter, request, snapshot, failure, status=error.status)
+
+
+def _reason_of(error: HttpError) -> str:
+    return str((error.details or {}).get("reason", error.code))
 
 
 def undoable(services: Services, request: Request, record_id: str) -> UndoRecord | None:

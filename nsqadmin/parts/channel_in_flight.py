@@ -70,10 +70,11 @@ async def in_flight_of(services: Services, links: Links, request: Request, chann
 
 def _row(links: Links, channel: Channel, one: MessageInFlight) -> InFlightRow:
     sequence, consumer = one.known_sequence, one.consumer
-    message_link = consumer_link = ""
+    message_link = consumer_link = key = ""
     if sequence is not None and one.log:
         named = {"topic": channel.topic, "node": one.node, "sequence": str(sequence), "log": one.log}
+        key = f"{sequence}@{one.node}@{one.log}"
         message_link = links.to("/message", **named, channel=channel.name)
     if not consumer.is_gone:
         consumer_link = links.channel(channel.topic, channel.name, tab="consumers", client=consumer.name)
-    return InFlightRow(one=one, body=None, link=message_link, consumer_link=consumer_link)
+    return InFlightRow(one=one, body=None, link=message_link, key=key, consumer_link=consumer_link)

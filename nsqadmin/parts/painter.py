@@ -91,6 +91,7 @@ class Painter:
             "now": now,
             "current": current,
             "scope": scope,
+            "external": self._services.options.external_url.rstrip("/"),
             "span": span_of(request),
             "notices": notices,
             "is_still": self._is_still,
@@ -115,6 +116,7 @@ class Painter:
             "unknown_part": unknown_part,
             "tally": partial(tally, snapshot),
             "is_all_unknown": is_all_unknown,
+            "opened": None,
             "told_of": "",  # a node that the page itself is about, so that no banner is needed
             "sorting": partial(Sorting, request),
             "page_number": page_number(request),
@@ -130,7 +132,7 @@ class Painter:
 
     def fragment(self, template: str, **shown: Any) -> str:
         """Render a part of a page that scripts insert."""
-        return self._templates.get_template(template).render(now=time.time(), **shown)
+        return self._templates.get_template(template).render(now=time.time(), **{"opened": None, **shown})
 
     async def asset(self, request: Request) -> Response:
         return self._file(request.path_params["asset"])

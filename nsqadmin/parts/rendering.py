@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -105,6 +106,7 @@ def environment(links: Links, static: Static) -> Environment:
             "latency": latency,
             "quantile": quantile,
             "skew": skew,
+            "urlencode_all": lambda text: quote(text, safe="", errors="replace"),
         }
     )
     made.globals.update({"links": links, "static": lambda asset: links.to(f"/static/{static.name(asset)}")})

@@ -34,9 +34,9 @@ _OTHERS: Final = {
     "peek": Right.PAYLOAD,
     "tail": Right.PAYLOAD,
     "create": Right.OPERATE,
-    "delete_topics": Right.ADMIN,
     "forget_node": Right.ADMIN,
     "drain_node": Right.ADMIN,
+    "mark_incidents": Right.OPERATE,
     **{it.name: it.right for it in (*buried_actions.ACTIONS, *deferred_actions.ACTIONS, *group_actions.ACTIONS)},
 }
 

@@ -23,6 +23,7 @@ class SelectionRow:
     one: ListedMessage
     body: ShownMessage | None  # None: unavailable
     link: str
+    key: str = ""  # its name in `?open=`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,6 @@ def rows_of(
     def row(one: ListedMessage) -> SelectionRow:
         named = {"topic": channel.topic, "channel": channel.name, "node": one.node, ADDRESS[kind]: one.place}
         body = shown(one.message, marks=marks) if one.message is not None else None
-        return SelectionRow(one=one, body=body, link=links.to(f"/{kind}", **named))
+        return SelectionRow(one=one, body=body, link=links.to(f"/{kind}", **named), key=f"{one.place}@{one.node}")
 
     return tuple(row(it) for it in page.lines)

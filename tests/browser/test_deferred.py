@@ -105,9 +105,9 @@ def test_a_row_opens_wherever_it_is_clicked_and_nothing_can_be_done_before_somet
     page.look(width=1300)
     page.open(TAB)
     disabled = "return [...document.querySelectorAll('button[data-needs-pick]')].map((it) => it.disabled)"
-    assert page.run(disabled) == [True, True, True]
+    assert set(page.run(disabled)) == {True}
     page.click("#messages tbody tr td.preview")
-    page.wait_for_text("Deferred message", "#detail h1")
+    page.wait_for_text("Deferred message", "#detail h2")
     # The detail lies beside the table, not below its header.
     table, detail = page.run(
         "return ['.browser .scroll', '#detail'].map((it) => document.querySelector(it).getBoundingClientRect().toJSON())"
@@ -115,9 +115,9 @@ def test_a_row_opens_wherever_it_is_clicked_and_nothing_can_be_done_before_somet
     assert table["right"] <= detail["left"]
     assert page.run("return document.documentElement.scrollWidth") <= 1300
     page.click("#messages input[name=pick]")
-    assert page.run(disabled) == [False, False, False]
+    assert set(page.run(disabled)) == {False}
     page.click("#messages input[name=pick]")
-    assert page.run(disabled) == [True, True, True]
+    assert set(page.run(disabled)) == {True}
 
 
 def test_a_search_goes_on_in_the_same_table_and_keeps_its_matches(page: Browser, three: Three) -> None:

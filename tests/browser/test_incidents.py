@@ -8,7 +8,7 @@ import pytest
 
 from tests.browser.conftest import prepared, shot
 from tests.browser.test_live import HEAR
-from tests.browser.test_pages import fits_and_is_accessible
+from tests.browser.test_pages import fits_and_is_accessible, serious_violations
 from tests.support.browser import Browser
 from tests.support.outage import outage
 from tests.support.process import Nsqadmin, eventually
@@ -95,6 +95,26 @@ def test_an_incident_is_acknowledged_with_the_keyboard(page: Browser, admin: Nsq
     page.wait_for_text("looking at it", "[data-live='marks']")
     page.open("/")
     page.wait_for_text("looking at it", ".incident.known")  # after all open ones
+
+
+def test_several_incidents_are_muted_and_unmuted(page: Browser) -> None:
+    page.open("/incidents")
+    page.press("j", "x")
+    assert page.count("[data-row].here [name=pick]:checked") == 1
+    page.press("x")
+    for subject in ("archive", "clicks"):
+        page.click(f"[name=pick][aria-label^='Select {subject}']")
+    page.click_text("Mute…", "[data-picked] button")
+    page.wait_for_text("Mute 2 incidents", "#dialog h1")
+    page.fill("#dialog #note", "a drill")
+    assert serious_violations(page) == []
+    page.click("#dialog button.primary")
+    page.wait_for_text("2 incidents muted until", "#dialog [data-receipt=ok]")
+    page.click_text("Close", "#dialog a")
+    page.wait_for_text("2 muted", "main")
+    page.click_text("Unmute…", "[data-picked] button")  # they are still selected
+    page.click_text("Unmute", "#dialog button.primary")
+    page.wait_for_text("2 incidents no longer muted", "#dialog [data-receipt=ok]")
 
 
 def test_the_text_is_copied(page: Browser, admin: Nsqadmin) -> None:

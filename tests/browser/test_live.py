@@ -458,7 +458,7 @@ def test_inactive_names_are_chosen_and_deleted_together(page: Browser, cluster: 
         cluster.lookupds[1].post(f"/topic/create?topic={name}")
     page.open("/lookup?fresh=1")
     page.wait_for_text("left-over-2", "[data-live='inactive']")
-    page.run("document.querySelectorAll('[name=topic][value^=left-over]').forEach((it) => it.click())")
+    page.run("document.querySelectorAll('[name=pick][value^=left-over]').forEach((it) => it.click())")
     page.click_text("Delete selected", "button")
     page.wait_for_text("Delete 2 topics", "h1")
     page.click("#sheet .final")

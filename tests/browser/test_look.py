@@ -11,6 +11,7 @@ from nsqadmin.cluster.model import Activity
 from nsqadmin.cluster.recording import encode
 from tests.browser.conftest import prepared
 from tests.browser.demo import demo
+from tests.browser.test_pages import fits_and_is_accessible
 from tests.support.browser import Browser
 from tests.support.picture import NOW
 from tests.support.process import Nsqadmin
@@ -206,7 +207,7 @@ def test_question_marks_are_no_stops_of_the_tab_key_and_help_is_one(still_page: 
 
 
 def test_the_key_x_is_listed_where_rows_have_a_box(still_page: Browser) -> None:
-    for path, is_listed in (("/topics", False), ("/lookup", True)):
+    for path, is_listed in (("/topics", True), ("/lookup", True), ("/nodes", False)):
         still_page.open(path)
         still_page.press("?")
         still_page.wait_for_text("Keys", "#dialog")
@@ -285,6 +286,53 @@ def test_on_a_phone_a_page_of_a_large_cluster_ends(
         page.wait("document.querySelector('.pager')?.innerText.includes('Page 2 of')")
         assert page.text("main tbody tr th") != first or path.startswith("/consumers")
         assert page.run("return document.documentElement.scrollWidth") <= 400
+
+
+def test_the_bar_of_what_is_selected_sticks_to_the_top(chromium: Browser, big_admin: Nsqadmin) -> None:
+    for page in prepared(chromium, big_admin):
+        page.look(width=1280)
+        page.open("/topics")
+        page.run("document.querySelectorAll('[name=pick]')[1].click()")
+        for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")):
+            page.look(width=width, scheme=scheme)
+            page.run("dispatchEvent(new Event('resize')); scrollTo(0, 2000)")
+            above, bar, below, header = page.run(
+                "const box = (it) => document.querySelector(it).getBoundingClientRect(), bar = box('[data-picked]');"
+                "return [Math.max(0, box('header.top').bottom), bar.top, bar.bottom, box('thead th').top]"
+            )
+            assert abs(bar - above) <= 1, "just below what sticks above it"
+            assert width < 641 or abs(header - below) <= 1, "and the table's header just below the bar"
+            assert "1 selected" in page.text("[data-picked]")
+            assert page.run("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_selection_can_be_read_in_both_themes_and_on_a_phone(still_page: Browser) -> None:
+    still_page.look(width=1280)
+    still_page.open("/topics")
+    still_page.run("for (const box of [...document.querySelectorAll('[name=pick]')].slice(0, 2)) box.click()")
+    assert "2 selected" in still_page.text("[data-picked]")
+    fits_and_is_accessible(still_page, "topics-picked", narrow=390)
+
+
+def test_a_whole_row_opens_but_not_where_text_is_selected_or_something_else_is_clicked(still_page: Browser) -> None:
+    path = "return location.pathname"
+    still_page.open("/topics")
+    still_page.run("getSelection().selectAllChildren(document.querySelector('tr.channel td[data-label=Lag]'))")
+    still_page.run("document.querySelector('tr.channel td[data-label=Lag]').click()")
+    assert still_page.run(path) == "/topics"
+    still_page.run("getSelection().removeAllRanges(); document.querySelector('tr.channel .pick').click()")
+    assert still_page.run(path) == "/topics"
+    assert still_page.count("[name=pick]:checked") == 1
+    for start, row in (
+        ("/topics", "tr.channel td[data-label=Depth]"),
+        ("/incidents", ".incident .facts"),
+        ("/consumers?group=none", "tbody td[data-label=State]"),
+    ):
+        still_page.open(start)
+        link = "const row = document.querySelector(arguments[0]).closest('tr, li'); return row.querySelector('th > a, .says > a').href"
+        target = still_page.run(link, row)
+        still_page.run("document.querySelector(arguments[0]).click()", row)
+        still_page.wait("location.href === arguments[0]", target)
 
 
 def test_on_a_phone_the_page_of_a_node_with_many_topics_ends(chromium: Browser, big_admin: Nsqadmin) -> None:

@@ -92,6 +92,58 @@ def test_rows_are_opened_and_selected_with_the_keyboard(page: Browser, topic: st
     page.wait_for_text("00 ff 10", "#detail pre")
 
 
+def test_the_address_names_the_open_message_through_a_reload_and_back(page: Browser, topic: str) -> None:
+    page.open(f"/topics/{topic}?tab=messages&filter=country")
+    page.wait("document.querySelectorAll('#messages tbody tr').length === 2")
+    page.click("#messages tbody tr:nth-child(1) td.preview")  # anywhere in the row
+    page.wait_for_text('"country": "FR"', "#detail pre")
+    page.click("#messages tbody tr:nth-child(2) td.preview")
+    page.wait_for_text('"country": "DE"', "#detail pre")
+    assert "open=0%40" in page.path
+    page.open(page.path)  # as a colleague would
+    assert '"country": "DE"' in page.text("#detail pre")
+    assert page.counts("tr.shown", "h1", "#detail .copy") == [1, 1, 1]
+    page.run("history.back()")
+    page.wait_for_text('"country": "FR"', "#detail pre")
+    page.click("#detail > .close")
+    page.wait("document.querySelector('#detail').hidden")
+    assert "open=" not in page.path
+    page.run("history.back()")
+    page.wait_for_text('"country": "FR"', "#detail pre")
+    page.click_text("Replay to channel", "#detail button")
+    page.wait_for_text("Replay 1 message", "#dialog h1")
+    assert (
+        page.run(
+            "const ids = [...document.querySelectorAll('[id]')].map((it) => it.id); return ids.length - new Set(ids).size"
+        )
+        == 0
+    )
+
+
+def test_the_header_box_selects_what_is_shown_and_what_is_selected_can_be_copied(page: Browser, topic: str) -> None:
+    page.command("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+    page.open(f"/topics/{topic}?tab=messages&filter=country")
+    page.wait("document.querySelectorAll('#messages tbody tr').length === 2")
+    header = "const it = document.querySelector('thead [data-pick-all]'); return [it.checked, it.indeterminate, it.ariaLabel]"
+    page.click("#messages tbody [name=pick]")
+    assert page.run(header) == [False, True, "Select all messages that are shown"]
+    page.click("thead [data-pick-all]")
+    assert page.run(header)[:2] == [True, False]
+    assert "2 selected" in page.text("[data-picked]")
+    page.run("window.copied = []; navigator.clipboard.writeText = async (text) => { copied.push(text); }")
+    page.click_text("Copy as NDJSON", "[data-picked] button")
+    page.wait("copied.length === 1")
+    page.click_text("Copy link", "[data-picked] button")
+    page.click_text("Copy link", "form.bar button")
+    lines, links, here = page.run("return copied")
+    assert '\\"amount\\":150' in lines.splitlines()[0] + lines.splitlines()[1]
+    assert [link.startswith(f"{page.base}/message?topic={topic}&node=") for link in links.splitlines()] == [True, True]
+    assert here == f"{page.base}/topics/{topic}?tab=messages&filter=country"
+    page.click_text("Clear", "[data-picked] button")
+    assert page.count("[name=pick]:checked") == 0
+    assert page.run("return document.querySelector('#replay-selected').title") == "Select messages first"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_on_a_phone_nothing_is_cut_and_details_are_a_dialog(page: Browser, topic: str, theme: str) -> None:
     page.look(width=390, height=844, scheme=theme)

@@ -162,6 +162,27 @@ def test_who_has_paused_a_channel_takes_one_click(hand: Hand) -> None:
     assert hand.clicks == 2  # one on each way
 
 
+def test_many_topics_are_paused_with_three_clicks_and_their_selection(hand: Hand, trouble: Trouble) -> None:
+    names = ("mail", "orders")
+
+    def paused() -> list[bool]:
+        return [node.topic(name)["paused"] for node in trouble.nodes for name in names]
+
+    hand.click("Topics", "header nav a")
+    for name in names:
+        hand.page.click(f"input[name=pick][value={name}]")
+    hand.click("Pause…", "[data-picked] button")
+    hand.page.wait_for_text("Pause 2 topics", "#dialog h1")
+    shot(hand.page, "tasks-pause-several")
+    hand.click("Pause", "#dialog button.primary")
+    hand.page.wait_for_text("2 of 2 done", "#dialog [data-receipt=ok]")
+    assert hand.clicks == 3
+    assert set(paused()) == {True}
+    hand.page.click_text("Undo", "#dialog button")
+    hand.page.wait_for_text("Unpause 2 topics: 2 of 2 done", "#dialog")
+    assert set(paused()) == {False}
+
+
 def test_a_node_is_drained_in_three_clicks_and_taken_back(hand: Hand, trouble: Trouble) -> None:
     node = trouble.nodes[1]
     hand.click("Nodes", "header nav a")

@@ -400,6 +400,8 @@ def messages(admin: Asker, node: str) -> None:
         "filter=a%3D",
     ):
         admin.get(f"/api/v2/messages/t?{query}")
+    admin.post("/api/v2/messages/t", {"messages": f"0-1@{node}"})
+    admin.post("/api/v2/messages/t", {"messages": "x"})
     admin.get("/api/v2/messages/t/c")
     admin.get("/api/v2/messages/t/none")
     admin.get("/api/v2/search/t?filter=one")

@@ -32,6 +32,7 @@ STARTS: Final = (
     f"/topics/{LONG}",
     f"/topics/{SOLID}/{SOLID}?tab=groups",
     *(f"/topics/{topic}/{name}?tab={tab}" for topic, name in ((LONG, CHANNEL), (QUIET, QUIET)) for tab in TABS),
+    f"/actions/several?do=delete&pick={LONG}&pick={LONG}/{CHANNEL}&pick={SOLID}/{SOLID}",
     "/topics/nope",
     "/nope",
 )

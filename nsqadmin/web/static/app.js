@@ -106,8 +106,17 @@ const Numbers = (() => {
     }
   }
 
-  async function copy(text) {
-    try { await navigator.clipboard.writeText(text); toast("Copied"); } catch { toast("The browser does not allow copying here"); }
+  async function copy(text, said = "Copied") {
+    try { await navigator.clipboard.writeText(text); } catch { if (!copyByHand(text)) said = "The browser does not allow copying here"; }
+    toast(said);
+  }
+  // Over plain HTTP browsers have no clipboard for scripts, but they still copy what is selected.
+  function copyByHand(text) {
+    const area = document.createElement("textarea"), before = document.activeElement;
+    area.value = text;
+    ($("dialog[open]") ?? body).append(area);
+    area.select();
+    try { return document.execCommand("copy"); } finally { area.remove(); before?.focus({ preventScroll: true }); }
   }
 
   // Folded topics
@@ -550,7 +559,7 @@ const Numbers = (() => {
   const places = { o: "/", t: "/topics", c: "/consumers", n: "/nodes", l: "/lookup", a: "/activity" };
   let wentAt = 0, here = null;
   function move(by) {
-    const rows = $$("tr[data-row]:not([hidden])");
+    const rows = $$("[data-row]:not([hidden])").filter((row) => row.checkVisibility());
     if (!rows.length) return;
     const at = here && rows.includes(here) ? rows.indexOf(here) + by : by > 0 ? 0 : rows.length - 1;
     here?.classList.remove("here");
@@ -573,7 +582,7 @@ const Numbers = (() => {
     else if (key === "/") { const filter = $("#filter"); if (filter) { event.preventDefault(); filter.focus(); filter.select(); } else openPalette(); }
     else if (key === "j") move(1);
     else if (key === "k") move(-1);
-    else if (key === "x" && here) { $("input[type=checkbox]", here)?.click(); }
+    else if (key === "x" && here) { $("input[name=pick]", here)?.click(); }
     else if (key === "r") askAll();
     else if (key === "p") $("#live").click();
   });
@@ -592,7 +601,7 @@ const Numbers = (() => {
     close.autofocus = true;
     close.addEventListener("click", () => dialog.close());
     const keys = document.importNode($(".keys", page), true);
-    if (!$("tr[data-row] input[type=checkbox]")) $$("[data-for-rows]", keys).forEach((entry) => entry.remove());
+    if (!$("[data-row] input[name=pick]")) $$("[data-for-rows]", keys).forEach((entry) => entry.remove());
     const line = document.createElement("div");
     line.className = "buttons";
     line.append(close);
@@ -601,7 +610,7 @@ const Numbers = (() => {
     close.focus();
   }
 
-  window.Page = { dress, toast, announce, open: openPage }; // for messages.js
+  window.Page = { dress, toast, announce, copy, open: openPage }; // for rows.js and messages.js
   Charts.start();
   for (const part of $$("[data-live]")) part.dataset.was = part.innerHTML;
   dress(document);

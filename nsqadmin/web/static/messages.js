@@ -1,5 +1,5 @@
-// What scripts add to the table of messages: rows of a search that goes on and of a tail, details at the side, and how
-// many messages are selected. The server makes the rows (web/templates/parts/message_row.html).
+// What scripts add to the table of messages: rows of a search that goes on and of a tail, and the open message beside it.
+// The server makes the rows (web/templates/parts/message_row.html), and the message that the page's address names.
 "use strict";
 
 (() => {
@@ -25,10 +25,14 @@
   const side = $("#detail"), browser = $(".browser");
   const hasRoom = () => matchMedia("(min-width: 901px)").matches;
   function showBeside(sheet) {
-    sheet.id = "detail-sheet";
+    sheet.removeAttribute("id"); // a dialog may open meanwhile, and has these ids
+    for (const title of $$("h1", sheet)) {
+      const smaller = document.createElement("h2");
+      smaller.append(...title.childNodes);
+      title.replaceWith(smaller);
+    }
     const close = document.createElement("button");
     Object.assign(close, { type: "button", className: "small plain close", textContent: "Close" });
-    close.addEventListener("click", hide);
     side.replaceChildren(close, sheet);
     side.hidden = false;
     browser.classList.add("beside");
@@ -38,46 +42,67 @@
     side.hidden = true;
     side.replaceChildren();
     browser.classList.remove("beside");
-    for (const row of $$("tr.shown", list)) row.classList.remove("shown");
+    mark(null);
   }
-  async function show(link) {
+  function mark(row) {
+    for (const other of $$("tr.shown", list)) other.classList.remove("shown");
+    row?.classList.add("shown");
+  }
+  async function show(link, row) {
     if (!hasRoom()) return Page.open(link.href);
     const answer = await fetch(link.href, { headers: { accept: "text/html" } }).catch(() => null);
     const sheet = answer && $("#sheet", pageIn(await answer.text()));
     if (!sheet) { Page.toast("This message cannot be shown"); return; }
-    for (const row of $$("tr.shown", list)) row.classList.remove("shown");
-    link.closest("tr")?.classList.add("shown");
+    if (row) mark(row);
     showBeside(document.importNode(sheet, true));
   }
+
+  // The address of the page names the open message, for a reload, the Back button and a colleague.
+
+  const opened = () => new URL(location.href).searchParams.get("open");
+  function name(key, isBack = false) {
+    const url = new URL(location.href);
+    if (key) url.searchParams.set("open", key); else url.searchParams.delete("open");
+    if (url.href !== location.href) history[isBack ? "replaceState" : "pushState"](null, "", url);
+  }
+  function close() { hide(); name(null); }
+  if (opened() && !hasRoom()) side.scrollIntoView();
+  addEventListener("popstate", () => {
+    const key = opened(), row = key && $(`tr[data-open="${CSS.escape(key)}"]`, list);
+    const link = row && $("a[data-detail]", row);
+    if (key && !link) location.reload(); // its row is not here, but the server can show it
+    else if (key) show(link, row);
+    else if (!side.hidden) hide();
+    else $("#dialog").close();
+  });
+  $("#dialog").addEventListener("close", () => { if (side.hidden && opened()) name(null, true); });
   document.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     const link = event.target.closest?.("a[data-detail]");
-    if (link && browser.contains(link)) { event.preventDefault(); show(link); }
-    else if (!event.target.closest?.("a, button, input, label, summary") && getSelection().isCollapsed) { // the row opens as well
-      $("a[data-detail], button[data-new]", event.target.closest?.("#messages tbody tr") ?? document.createElement("i"))?.click();
+    if (link && browser.contains(link)) {
+      event.preventDefault();
+      const row = link.closest("tr[data-open]");
+      if (row) name(row.dataset.open);
+      show(link, row);
     }
+    if (event.target.closest?.("#detail > .close")) { event.preventDefault(); close(); }
     const fresh = event.target.closest?.("button[data-new]");
-    if (fresh) showBeside(document.importNode(fresh.nextElementSibling.content.firstElementChild, true));
-  });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !side.hidden && !$("dialog[open]")) hide(); });
-
-  // What is selected. A button with a title before is forbidden to the user.
-
-  const replay = $("#replay-selected"), ofSelected = $$("button[data-needs-pick]").filter((it) => !it.title);
-  function count() {
-    const selected = $$("input[name=pick]:checked", list).length;
-    for (const button of ofSelected) {
-      button.disabled = !selected;
-      button.title = selected ? "" : "Select messages first";
+    if (fresh) { // it has no place in the history yet, so no address either
+      name(null);
+      mark(fresh.closest("tr"));
+      showBeside(document.importNode(fresh.nextElementSibling.content.firstElementChild, true));
     }
-    if (!replay) return;
+  });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !side.hidden && !$("dialog[open]")) close(); });
+
+  // The button that replays says how many
+
+  const replay = $("#replay-selected");
+  replay?.form.addEventListener("picked", ({ detail: selected }) => {
     $("#selected").textContent = selected ? `Replay ${Numbers.exact(selected)} to channel…` : "Replay selected to channel…";
-    if (ofSelected.includes(replay)) $("#why-no-replay").textContent = selected ? "" : "Select messages to replay them.";
-  }
-  list.addEventListener("change", count);
-  new MutationObserver(count).observe(list, { childList: true }); // a row that is gone is not selected any more
-  count();
-  addEventListener("pageshow", count);
+    if (!("forbidden" in replay.dataset)) $("#why-no-replay").textContent = selected ? "" : "Select messages to replay them.";
+  });
+  replay?.form.dispatchEvent(new CustomEvent("picked", { detail: $$("input[name=pick]:checked", list).length }));
 
   // A search goes on by itself until it has enough hits. Each step is the page that the link leads to.
 

@@ -92,7 +92,7 @@ def test_pages_are_not_kept_and_static_files_are(admin: Nsqadmin) -> None:
     assert "default-src 'self'" in page.headers["content-security-policy"]
     assert "unsafe" not in page.headers["content-security-policy"]
     names = re.findall(rb'(?:href|src)="(/static/[^"]+)"', page.body)
-    assert len(names) == 5
+    assert len(names) == 6
     for name in names:
         asset = admin.http("GET", name.decode())
         assert asset.status == 200

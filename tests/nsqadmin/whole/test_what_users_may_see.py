@@ -319,14 +319,20 @@ PALETTE: Final = (
     "q=0123456789abcdef",
     "q=job+4929",
 )
+_picks: Final = f"pick={HIDDEN}&pick={HIDDEN}/{HIDDEN_CHANNEL}"
 # The queries with which a GET is asked besides none. Routes with names in their path need none.
 QUERIES: Final[dict[str, tuple[str, ...]]] = {
     "/": ("fresh=1",),
-    "/topics/{topic}": tuple(f"tab={tab}" for tab in TABS),
+    "/topics/{topic}": (*(f"tab={tab}" for tab in TABS), *(f"tab=messages&open={at}@{{node}}" for at in range(3))),
     "/topics/{topic}/{channel}": (
         *(f"tab={tab}" for tab in TABS),
         "tab=buried&reason=no",
         "tab=buried{reason}",
+        *(
+            f"tab={tab}&open={at}@{{node}}"
+            for tab in ("buried", "deferred", "messages", "inflight")
+            for at in (0, 2, 9)
+        ),
         "tab=inflight&client=127.0.0.1",
         "tab=inflight&client=4929",
         "tab=inflight&after=4929",
@@ -340,6 +346,8 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {
     "/buried": tuple(f"topic={t}&channel={c}&node={{node}}&sequence={at}" for t, c in BOTH for at in range(4)),
     "/deferred": tuple(f"topic={t}&channel={c}&node={{node}}&sequence={at}" for t, c in BOTH for at in range(4)),
     "/message": tuple(f"topic={t}&node={{node}}&sequence={at}" for t, _ in BOTH for at in range(3)),
+    "/actions/several": tuple(f"do={verb}&pick=orders&pick=orders/c&{_picks}" for verb in ("pause", "empty", "delete")),
+    "/incidents/mark": ("do=mute&pick={keys}",),
     "/tail/{topic}": ("seconds=1",),
     "/api/v2/tail/{topic}": ("seconds=1",),
     "/api/v2/messages/{topic}": ("from=earliest", "from=earliest&format=ndjson", "from=earliest&filter=4929"),
@@ -418,6 +426,9 @@ CHANGES: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("POST", "/actions/replay"): tuple(f"{it}&node={{node}}&first={EMPTY}&end={EMPTY + 1}&to=channel" for it in _forms),
     ("POST", "/actions/redeliver"): tuple(f"{it}&pick=0@{{node}}&to=channel" for it in _forms),
     ("POST", "/actions/undo"): ("undo=x",),
+    ("POST", "/actions/several"): (f"do=unpause&pick=orders/c&{_picks}&confirmed=yes",),
+    ("POST", "/incidents/mark"): ("do=mute&for=15m&pick={keys}",),
+    ("POST", "/api/v2/messages/{topic}"): (json.dumps({"messages": "0-2@{node}"}),),
     ("POST", "/actions/kick_buried"): tuple(f"{it}{{reason}}&limit=1&rate=0.1" for it in _forms),
     ("POST", "/actions/discard_buried"): tuple(f"{it}{{reason}}&limit=1" for it in _forms),
     ("POST", "/actions/stop_buried"): _forms,
@@ -528,6 +539,7 @@ class Walk:
             ("{node}", name_of(self.world.node)),
             ("{refusing}", self.world.refusing),
             ("{reason}", self.reason),
+            ("{keys}", "&pick=".join(self.keys)),
         ):
             text = text.replace(name, value)
         return text
