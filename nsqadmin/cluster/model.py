@@ -717,6 +717,8 @@ class Metric(StrEnum):
     TIMED_OUT = "timed_out"
     BYTES = "bytes"
     FINDINGS = "findings"  # only for the cluster: the number of problems and warnings
+    PROBLEMS = "problems"  # only for the cluster: the number of open incidents that are problems
+    FAILED_JOBS = "failed_jobs"  # only for the cluster: jobs that workers reported as failed
 
 
 class Span(StrEnum):
@@ -735,6 +737,9 @@ class Series:
     step: float
     values: Mapping[str, tuple[float | None, ...]]  # by metric; None: unknown at that time
     points: int = 0  # number of points over its whole span; 0: as many as there are
+    # The part of each count that silent nodes last reported, by metric; without a metric, it had none at any time.
+    last_known: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    partial: tuple[bool, ...] = ()  # when some node was silent, so that rates are lower bounds; empty: never
 
 
 CLUSTER_SERIES = "cluster"
