@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.internal import is_internal
-from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
+from nsqadmin.cluster.model import Channel, Metric, Paused, Snapshot, Topic, channel_series, topic_series
 from nsqadmin.http.app import Route
 from nsqadmin.parts.filters import BadTopicFilter, TopicFilter, parse
+from nsqadmin.parts.sparks import Sparks
 from nsqadmin.parts.status import Standing
 from nsqadmin.parts.tables import Part, page_number, part_of, sorted_rows
 
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.sparks import Spark
     from nsqadmin.parts.status import State
     from nsqadmin.services import Services
 
 PER_PAGE: Final = 50  # topics: with their channels some hundred rows, or as many cards on a phone
+_MOST_ADDED: Final = 50  # channels whose depths are added for the sparkline of a topic
 MOST_CHANNELS: Final = 20  # of one topic in the list; the topic's own page shows all
 
 
@@ -46,6 +50,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             wanted=wanted,
             wrong=wrong,
             sort=sort,
+            spark_of=partial(depth_spark, Sparks(services.view)),
         )
 
     return [Route("GET", "/topics", painter.cached(page))]
@@ -125,6 +130,16 @@ _TOPIC_NUMBERS: Final[Mapping[str, Callable[[Topic], float | None]]] = {
     "requeues": lambda topic: None,
     "timeouts": lambda topic: None,
 }
+
+
+def depth_spark(sparks: Sparks, of: Topic | Channel) -> Spark | None:
+    """Draw the depth of a channel, or of a topic with all of its channels, unless it has very many."""
+    if isinstance(of, Channel):
+        return sparks.of(Metric.DEPTH, (channel_series(of.topic, of.name),))
+    if len(of.channels) > _MOST_ADDED:
+        return None
+    keys = [topic_series(of.name), *(channel_series(of.name, it.name) for it in of.channels)]
+    return sparks.of(Metric.DEPTH, keys)
 
 
 def trouble(channel: Channel) -> float | None:
