@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LENGTHS: Final[Mapping[str, float]] = {"12m": 720.0, "1h": 3600.0, "6h": 21_600.0, "24h": 86_400.0, "7d": 604_800.0}
 LONGEST: Final = 604_800.0  # seconds; no series reaches further back
 SHORTEST: Final = 10.0
+_EARLIEST: Final = 86_400.0  # nothing was recorded before, nor will be after
+_LATEST: Final = 32_503_680_000.0
 _SAMPLES: Final = 144  # of the finest series
 _HOURS: Final = 6 * 3600.0  # reach of the next one
 # A clock that is a little off, and series whose last row ends a moment later.
@@ -86,9 +88,10 @@ def _moment(text: str) -> float | None:
     """Return seconds since 1970. A time without a zone is UTC, as from a form without scripts."""
     try:
         moment = datetime.fromisoformat(text.strip())
-        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+        at = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
+    return at if _EARLIEST <= at <= _LATEST else None
 
 
 def spans_for(window: Window, *, now: float, interval: float) -> Sequence[Span]:
@@ -133,7 +136,8 @@ class Tick:
 def ticks(window: Window, *, most: int = 5) -> tuple[Tick, ...]:
     """Return round times for the axis, in UTC. `charts.js` does the same in the viewer's zone."""
     step = next((step for step in _STEPS if window.length / step <= most), _STEPS[-1])
-    first = -(-window.begin // step) * step
+    each = min(step, _DAY)  # where the first one may be
+    first = -(-window.begin // each) * each
     return tuple(
         _tick(window, at, step)
         for number in range(int((window.end - first) // step) + 1)

@@ -181,7 +181,7 @@ def _points(series: Series | None, metric: str, top: float) -> _Points:
 def _legend(points: Sequence[_Points], form: str, write: Callable[[float | None], str]) -> tuple[str, str]:
     """Return the legend of the hatched bands, and the last known part now, of the first line that has one."""
     for it in points:
-        if it.last_known:
+        if any(it.last_known):
             return "last known", write(it.last_known[-1]) if it.last_known[-1] else ""
     return ("at least", "") if any(high is not None for it in points for high in it.highs) else ("", "")
 
@@ -354,7 +354,7 @@ def _drawn_lines(
             style=style,
             path=path(heights),
             area=area(known, _y(0.0, top)) if line.filled else "",
-            band=hatching(bands),
+            band=hatching(bands) if it.last_known or it is points[0] else "",  # one band above lower bounds is enough
             last=write(last),
             last_exact=numbers.exact(last),
         )

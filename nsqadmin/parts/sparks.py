@@ -34,7 +34,7 @@ def spark(values: Values, step: float, form: str = "exact") -> Spark | None:
     """Draw the values of the last 12 minutes; None if fewer than two are known, or all are zero."""
     values = values[-(math.floor(_LONGEST / step + 1.01)) :] if step else values
     shown = _thinned(values)
-    known = [value for value in shown if value is not None]
+    known = [value for value in values if value is not None]
     if len(known) < 2 or not any(known):
         return None
     top = max(known)
@@ -56,15 +56,15 @@ def _time(seconds: float) -> str:
 
 
 def _thinned(values: Values) -> Values:
-    """Return as many values as are drawn. The last one stays; of the others, the highest of each few."""
+    """Return as many values as are drawn. The ends stay; of the others, the highest of each few."""
     if len(values) <= POINTS:
         return values
-    *before, last = values
-    cuts = [round(at * len(before) / (POINTS - 1)) for at in range(POINTS)]
+    first, *between, last = values
+    cuts = [round(at * len(between) / (POINTS - 2)) for at in range(POINTS - 1)]
     highest = [
-        max((value for value in before[begin:end] if value is not None), default=None) for begin, end in pairwise(cuts)
+        max((value for value in between[begin:end] if value is not None), default=None) for begin, end in pairwise(cuts)
     ]
-    return [*highest, last]
+    return [first, *highest, last]
 
 
 class Sparks:

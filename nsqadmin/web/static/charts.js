@@ -194,11 +194,11 @@ const Charts = (() => {
         const points = line.values.map((value, at) => [this.x(this.times[at]), value === null ? null : this.y(value, top)]);
         const known = line.values.map((value, at) => [points[at][0], value === null ? null : this.y(low(value, at), top)]);
         // A count has its last known part as a band; a rate may be anything above its lower bound.
-        const high = (at) => (line.old[at] > 0 ? points[at][1] : line.kind === "rate" && this.data.lower[at] ? TOP : null);
+        const high = (at) => (line.old[at] > 0 ? points[at][1] : line.kind === "rate" && !number && this.data.lower[at] ? TOP : null);
         const bands = known.map(([x, y], at) => [x, y, high(at)]);
         const group = make("g", { class: `${line.colour} ${STYLES[number] ?? ""}` });
         if (line.filled) group.append(make("path", { class: "area", d: area(known, floor) }));
-        group.append(make("path", { class: "band", d: hatching(bands) }));
+        group.append(make("path", { class: line.kind === "rate" ? "band more" : "band", d: hatching(bands) }));
         group.append(make("path", { class: "line", d: path(points) }));
         parts.push(group);
       }
@@ -298,7 +298,7 @@ const Charts = (() => {
   function dress(part) {
     const here = part.matches?.("[data-range]") ? part : part.querySelector("[data-range]");
     if (!here) return;
-    here.querySelector(".zone").textContent = zone();
+    here.querySelector(".zone").textContent = `Times in ${zone()}`;
     for (const input of here.querySelectorAll("[data-times] input")) {
       const at = new Date(`${input.value}Z`);
       input.value = new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 19);

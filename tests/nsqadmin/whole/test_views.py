@@ -15,11 +15,12 @@ from nsqadmin.cluster.model import (
     Percentile,
     Producer,
     Rates,
+    Recording,
     Severity,
     Snapshot,
     TopicNode,
 )
-from nsqadmin.cluster.view import seen_by
+from nsqadmin.cluster.view import SavedView, seen_by
 from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.pages.channel import channel_details
 from nsqadmin.pages.consumers import client_groups, client_rows, consumers_page
@@ -30,6 +31,7 @@ from nsqadmin.parts.jump import find
 from nsqadmin.parts.links import Links
 from nsqadmin.parts.messages import no_history
 from nsqadmin.parts.rendering import Static, breakable, drain, latency
+from nsqadmin.parts.sparks import Sparks
 from nsqadmin.parts.status import Standing
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
@@ -46,7 +48,7 @@ def a_finding(severity: Severity, **about: str) -> Finding:
 def shown(picture: Snapshot) -> Overview:
     book = Book()
     book.observe(picture)
-    return overview(picture, book.open(), lambda *_: None, LINKS)
+    return overview(picture, book.open(), Sparks(SavedView(Recording(snapshot=picture))), LINKS)
 
 
 def test_the_verdict_counts_what_is_wrong() -> None:
