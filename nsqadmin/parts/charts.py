@@ -164,15 +164,16 @@ def _unknown(window: Window) -> str:
 
 def _points(series: Series | None, metric: str, top: float) -> _Points:
     values = _values(series, metric)
+    # Another release's snapshot file may lack a metric, or have more of one part than of another.
     last_known = series.last_known.get(metric, ()) if series is not None else ()
     if last_known:
-        lows: Values = [None if value is None else value - part for value, part in zip(values, last_known, strict=True)]
-        highs: Values = [value if part else None for value, part in zip(values, last_known, strict=True)]
+        lows: Values = [None if value is None else value - part for value, part in zip(values, last_known, strict=False)]
+        highs: Values = [value if part else None for value, part in zip(values, last_known, strict=False)]
         return _Points(values, lows, highs, last_known)
     if series is not None and series.partial and metric not in _COUNTS | _OF_NO_NODE:
         highs = [
             top if is_partial and value is not None else None
-            for value, is_partial in zip(values, series.partial, strict=True)
+            for value, is_partial in zip(values, series.partial, strict=False)
         ]
         return _Points(values, values, highs, ())
     return _Points(values, values, (), ())

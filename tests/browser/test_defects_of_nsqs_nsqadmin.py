@@ -241,7 +241,7 @@ def test_charts_have_a_band_and_sums_stay_while_a_node_is_silent(chromium: Brows
             cluster.nodes[1].kill()
             page.wait_for_text("3 messages, last seen", "[data-live=silent]")
             page.wait("document.querySelector('[data-k=\"topics/orders/billing/depth\"]').innerText === '6'")
-            page.wait_for_text("last known 3", ".chart .key.hatched")
+            page.wait("document.querySelector('.chart .key.hatched').textContent.trim() === 'last known 3'")
             assert page.text(".chart .key b") == "6"
             page.wait("document.querySelector('.chart .band').getAttribute('d') !== ''")
             page.wait_for_text("artly unknown", "[data-live=state]")

@@ -131,7 +131,7 @@ def test_lines_of_a_chart_differ_by_more_than_their_colour(still_page: Browser) 
         )
         assert len(dashes) == 4
         assert all(len(set(each)) == len(each) for each in dashes if len(each) > 1)
-        keys = still_page.run("return [...document.querySelectorAll('.chart .key')].map((it) => it.innerText)")
+        keys = still_page.run("return [...document.querySelectorAll('.chart .key')].map((it) => it.textContent)")
         assert all(any(key.startswith(word) for key in keys) for word in ("in ", "out ", "requeued ", "timed out "))
 
 
