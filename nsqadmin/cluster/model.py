@@ -737,8 +737,7 @@ class Series:
     step: float
     values: Mapping[str, tuple[float | None, ...]]  # by metric; None: unknown at that time
     points: int = 0  # number of points over its whole span; 0: as many as there are
-    # The part of each count that silent nodes last reported, by metric; without a metric, it had none at any time.
-    last_known: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    last_known: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by metric: the part of silent nodes
     partial: tuple[bool, ...] = ()  # when some node was silent, so that rates are lower bounds; empty: never
 
 

@@ -167,7 +167,9 @@ def _points(series: Series | None, metric: str, top: float) -> _Points:
     # Another release's snapshot file may lack a metric, or have more of one part than of another.
     last_known = series.last_known.get(metric, ()) if series is not None else ()
     if last_known:
-        lows: Values = [None if value is None else value - part for value, part in zip(values, last_known, strict=False)]
+        lows: Values = [
+            None if value is None else value - part for value, part in zip(values, last_known, strict=False)
+        ]
         highs: Values = [value if part else None for value, part in zip(values, last_known, strict=False)]
         return _Points(values, lows, highs, last_known)
     if series is not None and series.partial and metric not in _COUNTS | _OF_NO_NODE:
