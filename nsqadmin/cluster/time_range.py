@@ -138,16 +138,16 @@ def ticks(window: Window, *, most: int = 5) -> tuple[Tick, ...]:
     step = next((step for step in _STEPS if window.length / step <= most), _STEPS[-1])
     each = min(step, _DAY)  # where the first one may be
     first = -(-window.begin // each) * each
-    return tuple(
-        _tick(window, at, step)
-        for number in range(int((window.end - first) // step) + 1)
-        if window.holds(at := first + number * step)
-    )
+    times = (first + number * step for number in range(int((window.end - first) // step) + 1))
+    return tuple(_tick(window, at, step) for at in times if window.holds(at))
 
 
 def _tick(window: Window, at: float, step: int) -> Tick:
     place = window.place(at)
     anchor = "start" if place < _NEAR_THE_EDGE else "end" if place > 1 - _NEAR_THE_EDGE else "middle"
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
-    form = "%d %b" if not at % _DAY else "%H:%M" if step >= 60 else "%H:%M:%S"
-    return Tick(round(place, 4), anchor, moment.strftime(form).lstrip("0") if not at % _DAY else moment.strftime(form))
+    if at % _DAY:
+        text = moment.strftime("%H:%M" if step >= 60 else "%H:%M:%S")
+    else:
+        text = f"{moment.day} {moment:%b}"
+    return Tick(round(place, 4), anchor, text)

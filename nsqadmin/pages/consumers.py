@@ -137,7 +137,7 @@ def consumers_page(snapshot: Snapshot, *, wanted: str, group: str) -> ConsumersP
 
 def out_spark(sparks: Sparks, channels: Iterable[tuple[str, str]]) -> Spark | None:
     """Draw how much all consumers of these channels finished: no history is kept of a single one."""
-    return sparks.of(Metric.FINISHED, (channel_series(topic, channel) for topic, channel in channels), "rate")
+    return sparks.of(Metric.FINISHED, [channel_series(topic, channel) for topic, channel in channels], "rate")
 
 
 def client_groups(rows: Iterable[ClientRow], by: str) -> tuple[ClientGroup, ...]:

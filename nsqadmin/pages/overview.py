@@ -15,7 +15,6 @@ from nsqadmin.cluster.model import (
     Metric,
     Severity,
     Snapshot,
-    channel_series,
 )
 from nsqadmin.diagnosis.incident_book import in_view
 from nsqadmin.http.app import Route
@@ -26,7 +25,6 @@ from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.incident_cards import MOST_CARDS, Listing, listing, verdict
 from nsqadmin.parts.rendering import STANDSTILL, known_part, trend_of
 from nsqadmin.parts.silence import unknown_part, unless_unknown
-from nsqadmin.parts.sparks import Sparks
 from nsqadmin.parts.timeline import timeline_of
 
 if TYPE_CHECKING:
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident import Open
     from nsqadmin.parts.links import Links
     from nsqadmin.parts.painter import Painter
-    from nsqadmin.parts.sparks import Spark
     from nsqadmin.parts.timeline import Timeline
     from nsqadmin.services import Services
 
@@ -54,7 +51,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             snapshot,
             current="Overview",
             scope="overview",
-            page=overview(snapshot, incidents, Sparks(services.view), painter.links),
+            page=overview(snapshot, incidents, painter.links),
             charts=cluster_charts(services, timeline, snapshot),
             timeline=timeline,
         )
@@ -99,7 +96,6 @@ class TopRow:
     value: str
     known: str  # the nodes whose numbers the value has; empty: all
     beside: str  # a second number: the net rate in a list by depth, the depth in the others
-    spark: Spark | None
 
     @property
     def title(self) -> str:
@@ -132,7 +128,7 @@ class Overview:
     tops: tuple[Top, ...]
 
 
-def overview(snapshot: Snapshot, incidents: tuple[Open, ...], sparks: Sparks, links: Links) -> Overview:
+def overview(snapshot: Snapshot, incidents: tuple[Open, ...], links: Links) -> Overview:
     attention, _, _ = in_view(incidents)
     channels = [it for topic in snapshot.topics if not is_internal(topic.name) for it in topic.channels]
     draining = [channel for channel in channels if channel.drain_time]
@@ -149,7 +145,7 @@ def overview(snapshot: Snapshot, incidents: tuple[Open, ...], sparks: Sparks, li
         calm_kind="warning" if unknown else "ok",
         slowest=max(draining, key=lambda channel: channel.drain_time or 0.0, default=None),
         known=unknown if snapshot.index else "",
-        tops=_tops(snapshot, channels, sparks),
+        tops=_tops(snapshot, channels),
     )
 
 
@@ -162,7 +158,7 @@ def _kind(snapshot: Snapshot, attention: Iterable[Open]) -> str:
     return "ok" if snapshot.index else "info"
 
 
-def _tops(snapshot: Snapshot, channels: Sequence[Channel], sparks: Sparks) -> tuple[Top, ...]:
+def _tops(snapshot: Snapshot, channels: Sequence[Channel]) -> tuple[Top, ...]:
     def top(
         title: str,
         label: str,
@@ -184,7 +180,6 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel], sparks: Sparks) -> tu
                 (f"≥ {write(value)}" if adds_up and channel.silent else write(value)) + of(channel),
                 known_part(channel) if sort != "depth" else "",
                 trend_of(channel) if sort == "depth" else numbers.count(channel.depth),
-                sparks.of(Metric.DEPTH, (channel_series(channel.topic, channel.name),)),
             )
             for value, channel in ranked[:TOP]
         )

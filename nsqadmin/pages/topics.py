@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 PER_PAGE: Final = 50  # topics: with their channels some hundred rows, or as many cards on a phone
-_MOST_ADDED: Final = 50  # channels whose depths are added for the sparkline of a topic
 MOST_CHANNELS: Final = 20  # of one topic in the list; the topic's own page shows all
 
 
@@ -133,11 +132,9 @@ _TOPIC_NUMBERS: Final[Mapping[str, Callable[[Topic], float | None]]] = {
 
 
 def depth_spark(sparks: Sparks, of: Topic | Channel) -> Spark | None:
-    """Draw the depth of a channel, or of a topic with all of its channels, unless it has very many."""
+    """Draw the depth of a channel, or of a topic with all of its channels."""
     if isinstance(of, Channel):
         return sparks.of(Metric.DEPTH, (channel_series(of.topic, of.name),))
-    if len(of.channels) > _MOST_ADDED:
-        return None
     keys = [topic_series(of.name), *(channel_series(of.name, it.name) for it in of.channels)]
     return sparks.of(Metric.DEPTH, keys)
 

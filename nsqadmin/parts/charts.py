@@ -134,7 +134,7 @@ def chart(
     times = [end - (length - 1 - at) * step for at in range(length)]
     xs = [window.place(at) * WIDTH for at in times]
     is_empty = all(value is None for values in all_values for value in values)
-    band, band_number = _legend(points, form, write)
+    band, band_number = _legend(points, write)
     return Chart(
         title=title,
         form=form,
@@ -145,7 +145,9 @@ def chart(
         band=band,
         band_number=band_number,
         data=_data(lines, points, series, window, form=form, is_partial=is_partial),
-        table=tuple((times[at], _texts(points, at, write, form)) for at in range(max(0, length - LAST), length)),
+        table=tuple(
+            (times[at], tuple(_text(it, at, write) for it in points)) for at in range(max(0, length - LAST), length)
+        ),
         unknown=_unknown(window) if is_empty else "",
     )
 
@@ -181,17 +183,12 @@ def _points(series: Series | None, metric: str, top: float) -> _Points:
     return _Points(values, values, (), ())
 
 
-def _legend(points: Sequence[_Points], form: str, write: Callable[[float | None], str]) -> tuple[str, str]:
+def _legend(points: Sequence[_Points], write: Callable[[float | None], str]) -> tuple[str, str]:
     """Return the legend of the hatched bands, and the last known part now, of the first line that has one."""
     for it in points:
         if any(it.last_known):
             return "last known", write(it.last_known[-1]) if it.last_known[-1] else ""
     return ("at least", "") if any(high is not None for it in points for high in it.highs) else ("", "")
-
-
-def _texts(points: Sequence[_Points], at: int, write: Callable[[float | None], str], form: str) -> tuple[str, ...]:
-    """Return the texts of one time in the table."""
-    return tuple(_text(it, at, write) for it in points)
 
 
 def _text(points: _Points, at: int, write: Callable[[float | None], str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ POINTS: Final = 24  # with whole coordinates, some 150 bytes; a page has up to a
 STEP: Final = 2  # of x
 HEIGHT: Final = 20
 _LONGEST: Final = 720.0  # seconds
+MOST_ADDED: Final = 100  # keys; each costs a little time whenever a page is drawn
 _STEADY: Final = 0.05  # share of the highest value; a smaller change is none
 
 Values = Sequence[float | None]
@@ -74,8 +75,10 @@ class Sparks:
         self._view = view
         self._known: dict[tuple[str, Metric], tuple[Values, float]] = {}
 
-    def of(self, metric: Metric, keys: Iterable[str], form: str = "exact") -> Spark | None:
-        """Draw the sum over these keys. Where one is unknown, the sum of the others is no sum."""
+    def of(self, metric: Metric, keys: Sequence[str], form: str = "exact") -> Spark | None:
+        """Draw the sum over these keys; None for very many. Where one is unknown, the sum of the others is no sum."""
+        if len(keys) > MOST_ADDED:
+            return None
         read = [self._values(key, metric) for key in keys]
         found = [values for values, _ in read if values]
         if not found:

@@ -11,7 +11,7 @@ from nsqadmin.cluster.model import Series, Span
 from nsqadmin.cluster.time_range import LENGTHS, LONGEST, SHORTEST, TimeRange, Window, cut, parse, spans_for, ticks
 
 NOON = 1_700_049_600.0  # 2023-11-15 12:00:00 UTC
-times = st.floats(0, 4e9)
+times = st.floats(1e6, 4e9)
 
 
 odd = st.text("0123456789-:TWZz+. \0é", max_size=30) | st.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}Z?")
@@ -37,9 +37,8 @@ def test_a_range_is_neither_backwards_nor_endless(begin: str, end: str) -> None:
 @given(times, st.floats(10, LONGEST))
 def test_a_range_comes_back_from_its_url(begin: float, length: float) -> None:
     asked = parse("", numbers.moment(begin), numbers.moment(begin + length))
-    if begin >= 1:
-        assert asked.begin == pytest.approx(int(begin), abs=1)
-        assert parse("6h", numbers.moment(asked.begin), numbers.moment(asked.end)) == asked
+    assert asked.begin == pytest.approx(int(begin), abs=1)
+    assert parse("6h", numbers.moment(asked.begin), numbers.moment(asked.end)) == asked
 
 
 def test_words_of_ranges_and_what_is_no_range() -> None:

@@ -212,7 +212,6 @@ def test_sparklines_have_their_numbers_as_words_and_no_ids(admin: Site) -> None:
         ("/topics", "from 200 to 206 in 12 min, steady"),  # a topic with its channel
         ("/consumers?group=none", "from 100/s to 103/s in 12 min, steady"),
         ("/consumers", "from 5,000/s to 5,150/s in 12 min, steady"),  # of all channels
-        ("/", "from 100 to 103 in 12 min, steady"),
     ):
         sparks = re.findall(r'<svg class="spark".*?</svg>', page(admin, path))
         assert any(f'aria-label="{label}"' in it for it in sparks), path

@@ -15,12 +15,11 @@ from nsqadmin.cluster.model import (
     Percentile,
     Producer,
     Rates,
-    Recording,
     Severity,
     Snapshot,
     TopicNode,
 )
-from nsqadmin.cluster.view import SavedView, seen_by
+from nsqadmin.cluster.view import seen_by
 from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.pages.channel import channel_details
 from nsqadmin.pages.consumers import client_groups, client_rows, consumers_page
@@ -31,7 +30,6 @@ from nsqadmin.parts.jump import find
 from nsqadmin.parts.links import Links
 from nsqadmin.parts.messages import no_history
 from nsqadmin.parts.rendering import Static, breakable, drain, latency
-from nsqadmin.parts.sparks import Sparks
 from nsqadmin.parts.status import Standing
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
@@ -48,7 +46,7 @@ def a_finding(severity: Severity, **about: str) -> Finding:
 def shown(picture: Snapshot) -> Overview:
     book = Book()
     book.observe(picture)
-    return overview(picture, book.open(), Sparks(SavedView(Recording(snapshot=picture))), LINKS)
+    return overview(picture, book.open(), LINKS)
 
 
 def test_the_verdict_counts_what_is_wrong() -> None:
