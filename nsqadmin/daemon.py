@@ -23,6 +23,7 @@ from nsqadmin.actions.execution import Executor
 from nsqadmin.actions.notify import Notifier
 from nsqadmin.actions.plan import messages_lost
 from nsqadmin.cluster import series_file
+from nsqadmin.cluster.model import Metric
 from nsqadmin.cluster.view import open_saved
 from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.http import api_v1, api_v2, config, graphite, live, metrics
@@ -33,7 +34,7 @@ from nsqadmin.http.login import Access, read_policy
 from nsqadmin.jobs import endpoints as job_endpoints
 from nsqadmin.jobs.instances import Finder
 from nsqadmin.jobs.listening import Listener
-from nsqadmin.jobs.run_book import RunBook
+from nsqadmin.jobs.run_book import FailureRate, RunBook
 from nsqadmin.jobs.service import Jobs
 from nsqadmin.jobs.survey import Surveyor
 from nsqadmin.messages import endpoints, group_endpoints, selection_endpoints
@@ -213,6 +214,11 @@ async def _live_services(
     runs = RunBook(time)
     listener = Listener(runs.observe)
     sampler.on_snapshot(listener.see)
+    failures = FailureRate(runs, time)
+    sampler.also_sampled = lambda: {
+        Metric.PROBLEMS: book.counts().problems,
+        Metric.FAILED_JOBS: failures.since_last(),
+    }
     nursery.start_soon(listener.run)
     if settings.options.notification_http_endpoint:  # its HTTP client loads certificates, half the startup time
         nursery.start_soon(notifier.run)

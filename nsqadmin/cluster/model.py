@@ -726,6 +726,8 @@ class Metric(StrEnum):
     TIMED_OUT = "timed_out"
     BYTES = "bytes"
     FINDINGS = "findings"  # only for the cluster: the number of problems and warnings
+    PROBLEMS = "problems"  # only for the cluster: the number of open incidents that are problems
+    FAILED_JOBS = "failed_jobs"  # only for the cluster: jobs that workers reported as failed
 
 
 class Span(StrEnum):
@@ -744,6 +746,8 @@ class Series:
     step: float
     values: Mapping[str, tuple[float | None, ...]]  # by metric; None: unknown at that time
     points: int = 0  # number of points over its whole span; 0: as many as there are
+    last_known: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by metric: the part of silent nodes
+    partial: tuple[bool, ...] = ()  # when some node was silent, so that rates are lower bounds; empty: never
 
 
 CLUSTER_SERIES = "cluster"

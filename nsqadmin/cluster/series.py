@@ -5,123 +5,214 @@
     DAYS      a row every ten minutes, the last week  ┘ of topics and channels: the most recently active
 
 Each key (the cluster, a node, a topic, a channel) has its own rings. A row has one value per metric; NaN means unknown.
-A key with nothing but zeros has no fine ring, which is the case for most keys of a big cluster.
+A key with nothing but zeros has no fine ring, which is the case for most keys of a big cluster. Rings have only the
+columns of their kind of key, because a topic has four metrics and the cluster has thirteen.
 
-If a row's sums have last known numbers of a silent node, it is marked as partial: charts show a gap instead of its
-counts, while rules on trends (`recent`) use them.
+Sums include the last known numbers of silent nodes, so that no sum falls because a node is silent. Such a row is marked
+as partial, and says how much of each count is last known. Charts draw that part as a band:
+
+    depth        100  100  100  130      of two nodes; the second one falls silent after the second sample
+    last known     0    0   40   40      its last answer had 40
+    known        100  100   60   90      the difference
+
+These parts are in a second array, which a ring has only while one of its rows is partial.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isnan, nan
+from operator import itemgetter
 from typing import Any, Final
 
 from nsqadmin.cluster.model import CLUSTER_SERIES, Metric, Series, Span
 
 METRICS: Final = tuple(Metric)
-_PARTIAL: Final = len(METRICS)  # last column: 1 in a partial row; in a mean, the share of partial rows
-_WIDTH: Final = len(METRICS) + 1
-_COLUMN: Final = {metric: number for number, metric in enumerate(METRICS)}
+# Sums over nodes whose last known part is kept. Rates have none: a rate without a silent node is a lower bound.
+COUNTS: Final = (Metric.DEPTH, Metric.BACKEND_DEPTH, Metric.IN_FLIGHT, Metric.DEFERRED)
+_PARTIAL: Final = len(METRICS)  # column of a row: 1 if it is partial; in a mean, the share of partial rows
+_LAST_KNOWN: Final = _PARTIAL + 1  # first column of the last known parts
+_WIDTH: Final = _LAST_KNOWN + len(COUNTS)
 _COLUMN_OF_WORD: Final = {metric.value: number for number, metric in enumerate(METRICS)}
 _FINE_ROWS: Final = 144
 _MINUTE: Final = 60
 _HOURS_ROWS: Final = 6 * 60
 _TEN_MINUTES: Final = 600
 _DAYS_ROWS: Final = 7 * 24 * 6
-_ZEROS: Final = array("f", [0.0] * _WIDTH)
-_UNKNOWN: Final = array("f", [nan] * _WIDTH)
 _ALWAYS_KEPT: Final = (CLUSTER_SERIES, "node:")
-_MOSTLY: Final = 0.5
 _STEADY: Final = 1.5  # times the previous interval; a longer one is a gap
 _STILL_FOR: Final = 60  # minutes without activity after which another key may take the place
-# The metrics of each kind of key. The other columns of its rows are zero, and not shown.
+_OF_CLUSTER: Final = frozenset((Metric.FINDINGS, Metric.PROBLEMS, Metric.FAILED_JOBS))
+# The metrics of each kind of key.
 _METRICS_OF: Final[Mapping[str, frozenset[Metric]]] = {
     "topic": frozenset((Metric.DEPTH, Metric.BACKEND_DEPTH, Metric.INCOMING, Metric.BYTES)),
-    "channel": frozenset(Metric) - {Metric.BYTES, Metric.FINDINGS},
-    "node": frozenset(Metric) - {Metric.FINDINGS},
+    "channel": frozenset(Metric) - _OF_CLUSTER - {Metric.BYTES},
+    "node": frozenset(Metric) - _OF_CLUSTER,
     CLUSTER_SERIES: frozenset(Metric),
 }
-# Sums over nodes. Rates aren't among them: a partial sum of rates has no old part, it is only a lower bound.
-COUNTS: Final = frozenset((Metric.DEPTH, Metric.BACKEND_DEPTH, Metric.IN_FLIGHT, Metric.DEFERRED, Metric.CLIENTS))
-_FORMAT: Final = 2
-_FORMAT_WITHOUT_PARTIAL: Final = 1
+_FORMAT: Final = 3
+# Rows of earlier releases have all these columns, whatever their key, and perhaps one that marks them as partial.
+_EARLIER_METRICS: Final = METRICS[: METRICS.index(Metric.FINDINGS) + 1]
+_HAS_PARTIAL: Final = {1: False, 2: True}  # by format
 
 Row = Sequence[float]
 
 
-def row_of(*, is_partial: bool = False, **values: float | None) -> array[float]:
-    """Return a row with these metrics, the others zero. None means unknown."""
-    row = array("f", _ZEROS)
+def row_of(
+    *, is_partial: bool = False, last_known: Mapping[Metric, float] | None = None, **values: float | None
+) -> array[float]:
+    """Return a row with these metrics, the others zero. None means unknown. `last_known` are parts of the counts."""
+    row = array("f", [0.0]) * _WIDTH
     row[_PARTIAL] = is_partial
     for word, value in values.items():
         row[_COLUMN_OF_WORD[word]] = nan if value is None else value
+    if last_known:
+        for at, metric in enumerate(COUNTS):
+            row[_LAST_KNOWN + at] = min(last_known.get(metric, 0.0), row[_COLUMN_OF_WORD[metric.value]])
     return row
+
+
+class _Layout:
+    """The columns in the rings of one kind of key: its metrics and `partial`; and of last known parts: its counts."""
+
+    def __init__(self, chosen: frozenset[Metric]) -> None:
+        self.metrics = tuple(metric for metric in METRICS if metric in chosen)
+        self.counts = tuple(metric for metric in COUNTS if metric in chosen)
+        self.column = {metric: at for at, metric in enumerate(self.metrics)}
+        self.partial = len(self.metrics)
+        self.width = self.partial + 1
+        self.zeros = array("f", [0.0] * self.width)
+        self.unknown = array("f", [nan] * self.width)
+        self.nothing = array("f", [0.0] * len(self.counts))  # no last known part
+        self._own = itemgetter(*map(METRICS.index, self.metrics), _PARTIAL)
+        self._last_known = itemgetter(*(_LAST_KNOWN + COUNTS.index(metric) for metric in self.counts))
+
+    def own(self, row: array[float]) -> array[float]:
+        return array("f", self._own(row))
+
+    def last_known(self, row: array[float]) -> array[float] | None:
+        return array("f", self._last_known(row)) if row[_PARTIAL] else None
+
+    def of_earlier(self, rows: array[float], *, has_partial: bool) -> array[float]:
+        """Return the rows of an earlier release's file with these columns. Metrics that it hasn't are unknown."""
+        width = len(_EARLIER_METRICS) + has_partial
+        columns = [_EARLIER_METRICS.index(it) if it in _EARLIER_METRICS else -1 for it in self.metrics]
+        found = array("f")
+        for at in range(0, len(rows) - width + 1, width):
+            found.extend(nan if column < 0 else rows[at + column] for column in columns)
+            found.append(rows[at + width - 1] if has_partial else 0.0)
+        return found
+
+
+_LAYOUTS: Final = {kind: _Layout(chosen) for kind, chosen in _METRICS_OF.items()}
+
+
+def _layout_of(key: str) -> _Layout:
+    return _LAYOUTS[key.partition(":")[0]]
 
 
 class _Ring:
     """The last `size` rows, numbered consecutively. Skipped rows are unknown."""
 
-    __slots__ = ("_rows", "first", "last", "size")
+    __slots__ = ("_last_known", "_rows", "first", "last", "layout", "size")
 
-    def __init__(self, size: int, first: int, *, zeros: bool = False) -> None:
+    def __init__(self, layout: _Layout, size: int, first: int, *, zeros: bool = False) -> None:
+        self.layout = layout
         self.size = size
         self.first = first  # rows before this one are unknown
         self.last = first - 1
-        self._rows = array("f", (_ZEROS if zeros else _UNKNOWN) * size)
+        self._rows = (layout.zeros if zeros else layout.unknown) * size
+        self._last_known: array[float] | None = None  # None: no row has any
 
-    def put(self, number: int, row: array[float]) -> None:
+    def put(self, number: int, own: array[float], last_known: array[float] | None) -> None:
         for skipped in range(max(self.last + 1, number - self.size + 1), number):
-            self._set(skipped, _UNKNOWN)
-        self._set(number, row)
+            self._set(skipped, self.layout.unknown, None)
+        self._set(number, own, last_known)
         self.last = number
 
-    def _set(self, number: int, row: array[float]) -> None:
-        at = number % self.size * _WIDTH
-        self._rows[at : at + _WIDTH] = row
+    def _set(self, number: int, own: array[float], last_known: array[float] | None) -> None:
+        width, at = self.layout.width, number % self.size
+        self._rows[at * width : (at + 1) * width] = own
+        if last_known is not None or self._last_known is not None:
+            nothing = self.layout.nothing
+            if self._last_known is None:
+                self._last_known = nothing * self.size
+            width = len(nothing)
+            self._last_known[at * width : (at + 1) * width] = nothing if last_known is None else last_known
 
     def value(self, number: int, column: int) -> float:
-        if not max(self.first, self.last - self.size + 1) <= number <= self.last:
+        if number not in self._numbers:
             return nan
-        return self._rows[number % self.size * _WIDTH + column]
+        return self._rows[number % self.size * self.layout.width + column]
 
-    def shown(self, number: int, metric: Metric) -> float:
-        """Return the values for charts: a gap where a count is partly old for at least half of the row's time."""
-        if metric in COUNTS and self.value(number, _PARTIAL) >= _MOSTLY:
-            return nan
-        return self.value(number, _COLUMN[metric])
+    def values(self, column: int, numbers: range) -> list[float]:
+        """Return one column of these rows."""
+        values, size, known = self._rows[column :: self.layout.width], self.size, self._numbers
+        return [values[number % size] if number in known else nan for number in numbers]
+
+    def last_known(self, metric: Metric, numbers: range) -> list[float]:
+        """Return the last known parts of a count; [] if there are none in these rows."""
+        if self._last_known is None or metric not in self.layout.counts:
+            return []
+        values = self._last_known[self.layout.counts.index(metric) :: len(self.layout.counts)]
+        size, known = self.size, self._numbers
+        found = [values[number % size] if number in known else 0.0 for number in numbers]
+        return found if any(found) else []
+
+    def mean(self, first: int, last: int) -> tuple[array[float], array[float] | None]:
+        """Return the mean of the known values of each column, or unknown if there are none; and of last known parts."""
+        numbers = range(max(first, self._numbers.start), min(last, self.last) + 1)
+        own = array("f", map(_mean, (self.values(column, numbers) for column in range(self.layout.width))))
+        if self._last_known is None or not own[self.layout.partial] > 0:
+            return own, None
+        # A row without last known parts is a zero in their mean, and a row that is missing isn't.
+        there = [number for number in numbers if not isnan(self.value(number, self.layout.partial))]
+        parts = array("f", self.layout.nothing)
+        for at, metric in enumerate(self.layout.counts):
+            parts[at] = sum(self.last_known(metric, numbers)) / len(there)
+        return own, parts
+
+    def forget_last_known(self) -> None:
+        """Free the last known parts if there are none any more."""
+        if self._last_known is not None and not any(self._last_known):
+            self._last_known = None
+
+    @property
+    def _numbers(self) -> range:
+        return range(max(self.first, self.last - self.size + 1), self.last + 1)
 
     @property
     def is_zero(self) -> bool:
-        return self._rows.tobytes() == _ZEROS.tobytes() * self.size
+        return self._rows.tobytes() == self.layout.zeros.tobytes() * self.size
 
-    def dump(self) -> tuple[int, int, int, bytes]:
-        return self.size, self.first, self.last, self._rows.tobytes()
+    def dump(self) -> tuple[int, int, int, bytes, bytes]:
+        parts = b"" if self._last_known is None else self._last_known.tobytes()
+        return self.size, self.first, self.last, self._rows.tobytes(), parts
 
     @classmethod
-    def load(cls, size: int, first: int, last: int, rows: bytes, *, has_partial: bool) -> _Ring:
-        ring = cls(size, first)
-        loaded = array("f")
+    def load(
+        cls, layout: _Layout, format: int, size: int, first: int, last: int, rows: bytes, last_known: bytes = b""
+    ) -> _Ring:
+        ring = cls(layout, size, first)
+        loaded, parts = array("f"), array("f")
         loaded.frombytes(rows)
-        if not has_partial:
-            loaded = _with_column(loaded)
-        if len(loaded) != len(ring._rows):
+        parts.frombytes(last_known)
+        if format != _FORMAT:
+            loaded = layout.of_earlier(loaded, has_partial=_HAS_PARTIAL[format])
+        if len(loaded) != len(ring._rows) or len(parts) not in (0, len(layout.nothing) * size):
             raise ValueError("a ring of another size")
         ring._rows = loaded
+        ring._last_known = parts or None
         ring.last = last
         return ring
 
 
-def _with_column(rows: array[float]) -> array[float]:
-    """Return the rows of another release's file with the missing column: no row is known to be partial."""
-    widened = array("f")
-    for at in range(0, len(rows), _PARTIAL):
-        widened += rows[at : at + _PARTIAL]
-        widened.append(0.0)
-    return widened
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not isnan(value)]
+    return sum(known) / len(known) if known else nan
 
 
 class _Coarse:
@@ -129,9 +220,9 @@ class _Coarse:
 
     __slots__ = ("days", "hours", "lively")
 
-    def __init__(self, minute: int) -> None:
-        self.hours = _Ring(_HOURS_ROWS, minute)
-        self.days = _Ring(_DAYS_ROWS, minute // 10)
+    def __init__(self, layout: _Layout, minute: int) -> None:
+        self.hours = _Ring(layout, _HOURS_ROWS, minute)
+        self.days = _Ring(layout, _DAYS_ROWS, minute // 10)
         self.lively = minute  # the last minute with activity
 
 
@@ -187,15 +278,15 @@ class SeriesStore:
                 if not is_lively and known.last >= number - 1:
                     known.last = number
                     continue
-                ring = fine[key] = self._ring_of_zeros(known, number)
+                ring = fine[key] = self._ring_of_zeros(key, known, number)
             known.last = number
-            ring.put(number, row)
+            ring.put(number, ring.layout.own(row), ring.layout.last_known(row))
         if number % _FINE_ROWS == 0:
             self._forget()
 
-    def _ring_of_zeros(self, presence: _Presence, number: int) -> _Ring:
+    def _ring_of_zeros(self, key: str, presence: _Presence, number: int) -> _Ring:
         """Return the ring of a key that had none, because all its rows before this sample were zeros."""
-        ring = _Ring(_FINE_ROWS, presence.first, zeros=True)
+        ring = _Ring(_layout_of(key), _FINE_ROWS, presence.first, zeros=True)
         ring.last = min(presence.last, number - 1)
         return ring
 
@@ -223,18 +314,19 @@ class SeriesStore:
             if is_lively:
                 coarse.lively = self._minute
                 self._coarse.move_to_end(key)
-            mean = self._mean_of_minute(key)
+            own, last_known = self._mean_of_minute(key)
             for minute in range(self._minute, through + 1):
-                coarse.hours.put(minute, mean)
+                coarse.hours.put(minute, own, last_known)
             if is_end_of_ten:
                 ten = self._minute // 10
-                coarse.days.put(ten, _mean(coarse.hours, ten * 10, self._minute))
+                coarse.days.put(ten, *coarse.hours.mean(ten * 10, self._minute))
 
-    def _mean_of_minute(self, key: str) -> array[float]:
+    def _mean_of_minute(self, key: str) -> tuple[array[float], array[float] | None]:
         ring = self._fine.get(key)
         if ring is not None:
-            return _mean(ring, self._minute_began, self._number)
-        return _ZEROS if self._present[key].last >= self._minute_began else _UNKNOWN
+            return ring.mean(self._minute_began, self._number)
+        layout = _layout_of(key)
+        return layout.zeros if self._present[key].last >= self._minute_began else layout.unknown, None
 
     def _new_coarse(self, key: str, is_lively: bool) -> _Coarse | None:
         """Give an active key coarse rings if there is room, or if a key that was still for an hour can make room."""
@@ -244,7 +336,7 @@ class SeriesStore:
             if self._limited >= self._most_coarse and not self._make_room():
                 return None
             self._limited += 1
-        coarse = self._coarse[key] = _Coarse(self._minute)
+        coarse = self._coarse[key] = _Coarse(_layout_of(key), self._minute)
         return coarse
 
     def _make_room(self) -> bool:
@@ -266,50 +358,52 @@ class SeriesStore:
             self._fine.pop(key, None)
         for key in [key for key, ring in self._fine.items() if ring.is_zero and ring.last == self._number]:
             del self._fine[key]
+        for ring in self._fine.values():
+            ring.forget_last_known()
+        for coarse in self._coarse.values():
+            coarse.hours.forget_last_known()
+            coarse.days.forget_last_known()
 
     # Reading
 
-    def series(self, key: str, span: Span) -> Series | None:
+    def series(self, key: str, span: Span, metrics: Collection[Metric] = METRICS) -> Series | None:
         if span is Span.MINUTES:
-            return self._minutes(key)
+            return self._minutes(key, metrics)
         coarse = self._coarse.get(key)
         if coarse is None:
             return None
         if span is Span.HOURS:
-            return _series_of(key, coarse.hours, _MINUTE)
-        return _series_of(key, coarse.days, _TEN_MINUTES)
+            return _series_of(coarse.hours, _MINUTE, metrics)
+        return _series_of(coarse.days, _TEN_MINUTES, metrics)
 
     def recent(self, key: str, metric: Metric, seconds: float) -> list[float]:
         """Return the known values of the last `seconds`, oldest first."""
-        column = _COLUMN[metric]
-        values = (self._fine_value(key, number, column) for number in self._numbers(seconds))
+        values = (self._fine_value(key, number, metric) for number in self._numbers(seconds))
         return [value for value in values if not isnan(value)]
 
-    def _minutes(self, key: str) -> Series | None:
-        if key not in self._present:
+    def _minutes(self, key: str, metrics: Collection[Metric]) -> Series | None:
+        presence = self._present.get(key)
+        if presence is None:
             return None
-        numbers = list(self._numbers())
-        values = {
-            metric.value: tuple(_known(self._shown_value(key, number, metric)) for number in numbers)
-            for metric in _metrics_of(key)
-        }
+        numbers = range(max(0, self._number - _FINE_ROWS + 1), self._number + 1)
         first, last = (self._times[number % _FINE_ROWS] for number in (numbers[0], numbers[-1]))
         step = (last - first) / (len(numbers) - 1) if len(numbers) > 1 else 0.0
-        return Series(end=last, step=step, values=values, points=_FINE_ROWS)
-
-    def _numbers(self, seconds: float | None = None) -> Iterator[int]:
-        first = max(0, self._number - _FINE_ROWS + 1)
-        since = 0.0 if seconds is None or self._number < 0 else self._times[self._number % _FINE_ROWS] - seconds
-        return (number for number in range(first, self._number + 1) if self._times[number % _FINE_ROWS] >= since)
-
-    def _shown_value(self, key: str, number: int, metric: Metric) -> float:
-        ring = self._fine.get(key)
-        return ring.shown(number, metric) if ring is not None else self._fine_value(key, number, _COLUMN[metric])
-
-    def _fine_value(self, key: str, number: int, column: int) -> float:
         ring = self._fine.get(key)
         if ring is not None:
-            return ring.value(number, column)
+            return _with_rows(ring, numbers, metrics, Series(end=last, step=step, values={}, points=_FINE_ROWS))
+        zeros = tuple(0.0 if presence.first <= number <= presence.last else None for number in numbers)
+        chosen = {metric.value: zeros for metric in _layout_of(key).metrics if metric in metrics}
+        return Series(end=last, step=step, values=chosen, points=_FINE_ROWS)
+
+    def _numbers(self, seconds: float) -> Iterator[int]:
+        first = max(0, self._number - _FINE_ROWS + 1)
+        since = 0.0 if self._number < 0 else self._times[self._number % _FINE_ROWS] - seconds
+        return (number for number in range(first, self._number + 1) if self._times[number % _FINE_ROWS] >= since)
+
+    def _fine_value(self, key: str, number: int, metric: Metric) -> float:
+        ring = self._fine.get(key)
+        if ring is not None:
+            return ring.value(number, ring.layout.column[metric]) if metric in ring.layout.column else 0.0
         presence = self._present.get(key)
         return 0.0 if presence is not None and presence.first <= number <= presence.last else nan
 
@@ -325,12 +419,13 @@ class SeriesStore:
     def load(self, dumped: Any) -> None:
         """Restore the output of `dump`. Raise ValueError for anything else."""
         try:
-            if dumped["format"] not in (_FORMAT, _FORMAT_WITHOUT_PARTIAL):
+            format = dumped["format"]
+            if format != _FORMAT and format not in _HAS_PARTIAL:
                 raise ValueError("another format")
-            has_partial = dumped["format"] == _FORMAT
             for key, (hours, days) in dumped["coarse"].items():
-                coarse = _Coarse(0)
-                coarse.hours, coarse.days = (_Ring.load(*ring, has_partial=has_partial) for ring in (hours, days))
+                layout = _layout_of(str(key))
+                coarse = _Coarse(layout, 0)
+                coarse.hours, coarse.days = (_Ring.load(layout, format, *ring) for ring in (hours, days))
                 coarse.lively = coarse.hours.last
                 self._coarse[str(key)] = coarse
                 self._limited += not str(key).startswith(_ALWAYS_KEPT)
@@ -338,30 +433,27 @@ class SeriesStore:
             raise ValueError(f"not a file of series: {error!r}") from error
 
 
-def _mean(ring: _Ring, first: int, last: int) -> array[float]:
-    """Return the mean of the known values of each column, or unknown if there are none."""
-    row = array("f", _UNKNOWN)
-    numbers = range(max(first, ring.last - ring.size + 1, ring.first), min(last, ring.last) + 1)
-    for column in range(_WIDTH):
-        known = [value for number in numbers if not isnan(value := ring.value(number, column))]
-        if known:
-            row[column] = sum(known) / len(known)
-    return row
-
-
-def _series_of(key: str, ring: _Ring, step: int) -> Series | None:
+def _series_of(ring: _Ring, step: int, metrics: Collection[Metric]) -> Series | None:
     if ring.last < ring.first:
         return None
     numbers = range(max(ring.first, ring.last - ring.size + 1), ring.last + 1)
-    values = {
-        metric.value: tuple(_known(ring.shown(number, metric)) for number in numbers) for metric in _metrics_of(key)
-    }
-    return Series(end=float((ring.last + 1) * step), step=float(step), values=values, points=ring.size)
+    whole = Series(end=float((ring.last + 1) * step), step=float(step), values={}, points=ring.size)
+    return _with_rows(ring, numbers, metrics, whole)
 
 
-def _metrics_of(key: str) -> list[Metric]:
-    chosen = _METRICS_OF[key.partition(":")[0]]
-    return [metric for metric in METRICS if metric in chosen]
+def _with_rows(ring: _Ring, numbers: range, metrics: Collection[Metric], series: Series) -> Series:
+    """Return the series with these rows."""
+    chosen = [metric for metric in ring.layout.metrics if metric in metrics]
+    parts = {metric.value: tuple(found) for metric in chosen if (found := ring.last_known(metric, numbers))}
+    partial = tuple(value > 0 for value in ring.values(ring.layout.partial, numbers))
+    return replace(
+        series,
+        values={
+            metric.value: tuple(map(_known, ring.values(ring.layout.column[metric], numbers))) for metric in chosen
+        },
+        last_known=parts,
+        partial=partial if any(partial) else (),
+    )
 
 
 def _known(value: float) -> float | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from nsqadmin.cluster.model import Activity, Recording, Series, Snapshot, Span
+from nsqadmin.cluster.model import Activity, Metric, Recording, Series, Snapshot, Span
 from nsqadmin.cluster.recording import NotASnapshot, decode
 from nsqcommon.startup import StartupError
 
@@ -22,8 +22,16 @@ class View(Protocol):
         """The newest snapshot. Take it once for each answer, because the next access may return a newer one."""
         ...
 
-    def series(self, key: str, span: Span) -> Series | None:
-        """Return the history for a key such as `model.channel_series(...)`; None if it has none."""
+    @property
+    def started_at(self) -> float:
+        """When nsqadmin began to watch; 0 for a snapshot file."""
+        ...
+
+    def series(self, key: str, span: Span, metrics: Collection[Metric] = tuple(Metric)) -> Series | None:
+        """Return the history for a key such as `model.channel_series(...)`; None if it has none.
+
+        It is quicker with few metrics.
+        """
         ...
 
     def activity(self) -> tuple[Activity, ...]:
@@ -53,7 +61,11 @@ class SavedView:
     def snapshot(self) -> Snapshot:
         return self._recording.snapshot
 
-    def series(self, key: str, span: Span) -> Series | None:
+    @property
+    def started_at(self) -> float:
+        return 0.0
+
+    def series(self, key: str, span: Span, metrics: Collection[Metric] = tuple(Metric)) -> Series | None:
         return self._recording.series.get(f"{key}@{span}")
 
     def activity(self) -> tuple[Activity, ...]:

@@ -6,6 +6,7 @@ out, because a figure that misses something must not look whole.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ _MOST_TIMES: Final = 512  # of a task's last runs, for percentiles
 _SILENT: Final = 35.0  # seconds: a worker repeats what it runs every ten
 _WINDOW: Final = 60  # seconds of "done a minute"
 _SLOT: Final = 5
+HISTORY_STEP: Final = 30  # seconds
+HISTORY_SLOTS: Final = 24  # 12 minutes, as the samples of charts
 _ENVELOPE: Final = 400  # bytes of a kept event without its texts, about
 
 Key = tuple[str, str]  # topic, and a job's id or nsqd's id of a message
@@ -44,18 +47,49 @@ class TaskRuns:
     done_a_minute: int  # ended well or badly in the last minute
     times: tuple[float, ...]  # milliseconds of its last runs that succeeded
     running: int
+    done_lately: tuple[int, ...] = ()  # runs that ended well or badly, in each half minute of the last 12, oldest first
+    failed_lately: tuple[int, ...] = ()
+
+
+class History:
+    """Runs that ended in each half minute of the last 12 minutes. It takes about 300 bytes for each of 1,000 tasks."""
+
+    __slots__ = ("_counts", "_newest")
+
+    def __init__(self) -> None:
+        self._counts = array("I", bytes(4 * 2 * HISTORY_SLOTS))  # all of them, then the failed ones
+        self._newest = 0  # half minute since 1970
+
+    def count(self, now: float, *, has_failed: bool) -> None:
+        self._go_on(now)
+        at = self._newest % HISTORY_SLOTS
+        self._counts[at] += 1
+        self._counts[HISTORY_SLOTS + at] += has_failed
+
+    def until(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the number of all runs in each half minute, oldest first, and of failed ones."""
+        self._go_on(now)
+        order = [number % HISTORY_SLOTS for number in range(self._newest + 1 - HISTORY_SLOTS, self._newest + 1)]
+        return tuple(self._counts[at] for at in order), tuple(self._counts[HISTORY_SLOTS + at] for at in order)
+
+    def _go_on(self, now: float) -> None:
+        newest = int(now) // HISTORY_STEP
+        for number in range(max(self._newest + 1, newest + 1 - HISTORY_SLOTS), newest + 1):
+            self._counts[number % HISTORY_SLOTS] = self._counts[HISTORY_SLOTS + number % HISTORY_SLOTS] = 0
+        self._newest = max(self._newest, newest)  # a clock that was set back counts in the newest one
 
 
 class _Counted:
     """The figures of one task of one topic."""
 
-    __slots__ = ("channel", "failed", "library", "retried", "slots", "succeeded", "times")
+    __slots__ = ("channel", "failed", "history", "library", "retried", "slots", "succeeded", "times")
 
     def __init__(self, event: JobEvent) -> None:
         self.channel = event.channel
         self.library = event.library
         self.succeeded = self.failed = self.retried = 0
         self.times: deque[float] = deque(maxlen=_MOST_TIMES)
+        self.history = History()
         self.slots: deque[list[int]] = deque()  # [slot, runs that ended in it]
 
     def count(self, event: JobEvent, now: float) -> None:
@@ -69,6 +103,7 @@ class _Counted:
             self.succeeded += 1
             if event.ms is not None:
                 self.times.append(event.ms)
+        self.history.count(now, has_failed=event.state is State.FAILED)
         slot = int(now) // _SLOT
         if not self.slots or self.slots[-1][0] != slot:
             self.slots.append([slot, 0])
@@ -101,6 +136,7 @@ class RunBook:
         self._running = 0  # of all workers
         self._tasks: dict[tuple[str, str], _Counted] = {}
         self._workers: OrderedDict[str, _Worker] = OrderedDict()  # those heard of last at the end
+        self.failed = 0  # runs since nsqadmin listens, also of tasks that aren't listed
         self._failures: OrderedDict[int, JobEvent] = OrderedDict()
         self._bytes = 0
         self._number = 0
@@ -179,6 +215,7 @@ class RunBook:
             if len(self._ended) > MOST_ENDED:
                 self._ended.popitem(last=False)
             return
+        self.failed += event.state is State.FAILED
         self._number += 1
         self._failures[self._number] = event
         self._failed_at.setdefault(key, []).append(self._number)
@@ -228,6 +265,7 @@ class RunBook:
             running[key] = running.get(key, 0) + 1
         for (topic, name), it in self._tasks.items():
             it.forget_old(now)
+            done_lately, failed_lately = it.history.until(now)
             yield TaskRuns(
                 topic=topic,
                 channel=it.channel,
@@ -239,6 +277,8 @@ class RunBook:
                 done_a_minute=sum(count for _, count in it.slots),
                 times=tuple(it.times),
                 running=running.get((topic, name), 0),
+                done_lately=done_lately,
+                failed_lately=failed_lately,
             )
 
     def running(self) -> Iterator[JobEvent]:
@@ -269,6 +309,22 @@ class RunBook:
         for (_, of), numbers in self._failed_at.items():
             if of == id:
                 yield self._failures[numbers[-1]]
+
+
+class FailureRate:
+    """Failed runs a second between two questions, for the samples of charts."""
+
+    def __init__(self, book: RunBook, wall: Callable[[], float]) -> None:
+        self._book = book
+        self._wall = wall
+        self._asked_at = wall()
+        self._failed = 0
+
+    def since_last(self) -> float:
+        now, failed = self._wall(), self._book.failed
+        passed, grown = now - self._asked_at, failed - self._failed
+        self._asked_at, self._failed = now, failed
+        return grown / passed if passed > 0 else 0.0
 
 
 def _size_of(event: JobEvent) -> int:

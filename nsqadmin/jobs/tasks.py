@@ -72,6 +72,8 @@ class TaskRow:
     error: str = ""  # the most frequent one
     error_count: int = 0
     is_reported: bool = False
+    done_lately: tuple[int, ...] = ()  # runs that ended, in each half minute of the last 12; empty: not reported
+    failed_lately: tuple[int, ...] = ()
 
     @property
     def rank(self) -> tuple[int, int, int, str]:
@@ -111,6 +113,8 @@ class _Sum:
     running: int = 0
     done: int = 0
     times: list[float] = field(default_factory=list)
+    done_lately: tuple[int, ...] = ()
+    failed_lately: tuple[int, ...] = ()
     is_reported: bool = False
 
 
@@ -193,6 +197,12 @@ def _add_runs(it: _Sum, runs: TaskRuns) -> None:
     it.running += runs.running
     it.done += runs.done_a_minute
     it.times += runs.times
+    it.done_lately = _together(it.done_lately, runs.done_lately)
+    it.failed_lately = _together(it.failed_lately, runs.failed_lately)
+
+
+def _together(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(one, other, strict=True))) if one and other else one or other
 
 
 def _row(name: str, it: _Sum) -> TaskRow:
@@ -216,4 +226,6 @@ def _row(name: str, it: _Sum) -> TaskRow:
         error=error,
         error_count=count,
         is_reported=it.is_reported,
+        done_lately=it.done_lately,
+        failed_lately=it.failed_lately,
     )

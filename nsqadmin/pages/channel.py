@@ -22,12 +22,13 @@ from nsqadmin.parts.channel_in_flight import in_flight_of
 from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.messages import MessagesTab, no_history
 from nsqadmin.parts.opened import Opened, beside
-from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
+from nsqadmin.parts.painter import graphite_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
 from nsqadmin.parts.policy import limit_in_words, lines_of_channel
 from nsqadmin.parts.selection_tab import ADDRESS
 from nsqadmin.parts.silence import unknown_part, unless_unknown
 from nsqadmin.parts.status import Standing
+from nsqadmin.parts.timeline import timeline_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from nsqadmin.parts.painter import Painter
     from nsqadmin.parts.policy import CauseLine
+    from nsqadmin.parts.timeline import Timeline
     from nsqadmin.services import Services
 
 _TABS: Final = ("overview", "consumers", "nodes", "messages", "inflight", "deferred", "buried", "groups", "policy")
@@ -64,6 +66,14 @@ class _ChannelPage:
             return self._no_channel(request, snapshot, name, channel_name)
         tab = word_of(request, "tab", _TABS)
         links = self._painter.links
+        timeline = timeline_of(
+            self._services,
+            request,
+            snapshot,
+            topic=name,
+            channel=channel_name,
+            nodes={row.node for row in channel.nodes},
+        )
         graphite = graphite_of(self._services) if tab == "overview" else None
         client = request.query_params.get("client", "").strip() if tab == "consumers" else ""
         return self._painter.page(
@@ -78,7 +88,8 @@ class _ChannelPage:
             group=request.query_params.get("group", ""),
             client=client,
             page=channel_details(topic, channel, Standing(snapshot.findings), snapshot, client=client),
-            charts=self._charts(request, channel) if tab == "overview" else (),
+            charts=self._charts(timeline, channel) if tab == "overview" else (),
+            timeline=timeline,
             graphite=graphite.of_channel(name, channel_name, timeframe_of(request)) if graphite else (),
             opened=await self._opened(request, snapshot, channel, tab),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
@@ -109,10 +120,10 @@ class _ChannelPage:
         )
         return error_page(self._painter, request, snapshot, failure)
 
-    def _charts(self, request: Request, channel: Channel) -> list[charts.Chart]:
-        series = series_of(self._services, request, channel_series(channel.topic, channel.name))
+    def _charts(self, timeline: Timeline, channel: Channel) -> list[charts.Chart]:
+        series = timeline.series(self._services, channel_series(channel.topic, channel.name))
         line = lines_of(f"topics/{channel.topic}/{channel.name}")
-        drawn = partial(charts.chart, is_partial=bool(channel.silent))
+        drawn = partial(charts.chart, window=timeline.window, is_partial=bool(channel.silent))
         return [
             drawn(
                 "Depth",

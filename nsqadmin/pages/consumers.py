@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin.cluster.model import Metric, channel_series
 from nsqadmin.diagnosis.clients import Condition, judged
 from nsqadmin.http.app import Route
 from nsqadmin.messages.in_flight import name_of_consumer
 from nsqadmin.parts.painter import word_of
+from nsqadmin.parts.sparks import Sparks
 from nsqadmin.parts.status import State
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, Client, Snapshot
     from nsqadmin.diagnosis.clients import Judged
     from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.sparks import Spark
     from nsqadmin.services import Services
 
 _KINDS: Final = {
@@ -50,6 +54,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             page=consumers_page(snapshot, wanted=wanted, group=group),
             wanted=wanted,
             group=group,
+            spark_of=partial(out_spark, Sparks(services.view)),
         )
 
     return [Route("GET", "/consumers", painter.cached(page))]
@@ -129,6 +134,11 @@ def consumers_page(snapshot: Snapshot, *, wanted: str, group: str) -> ConsumersP
         rows=tuple(matching),
         groups=client_groups(matching, group) if group != "none" else (),
     )
+
+
+def out_spark(sparks: Sparks, channels: Iterable[tuple[str, str]]) -> Spark | None:
+    """Draw how much all consumers of these channels finished: no history is kept of a single one."""
+    return sparks.of(Metric.FINISHED, [channel_series(topic, channel) for topic, channel in channels], "rate")
 
 
 def client_groups(rows: Iterable[ClientRow], by: str) -> tuple[ClientGroup, ...]:

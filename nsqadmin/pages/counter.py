@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsqadmin.http.app import Route
-from nsqadmin.pages.overview import cluster_charts
+from nsqadmin.pages.overview import in_and_out
+from nsqadmin.parts.timeline import timeline_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -24,7 +25,10 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             "delivered": sum(channel.message_count for channel in channels),
             "channels": len(channels),
         }
-        charts = cluster_charts(services, request, snapshot)[:1]
-        return painter.page(request, "counter.html", snapshot, scope="counter", page=counts, charts=charts)
+        timeline = timeline_of(services, request, snapshot)
+        charts = [in_and_out(services, timeline, snapshot)]
+        return painter.page(
+            request, "counter.html", snapshot, scope="counter", page=counts, charts=charts, timeline=timeline
+        )
 
     return [Route("GET", "/counter", painter.cached(page))]

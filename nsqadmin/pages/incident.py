@@ -12,8 +12,8 @@ from nsqadmin.pages.error import Failure, error_page
 from nsqadmin.parts import charts
 from nsqadmin.parts.charts import Line
 from nsqadmin.parts.incident_cards import as_text, card_of, time_line
-from nsqadmin.parts.painter import series_of
 from nsqadmin.parts.tables import page_number
+from nsqadmin.parts.timeline import timeline_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nsqadmin.diagnosis.incident import Open
     from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.timeline import Timeline
     from nsqadmin.services import Services
 
 _MOST: Final = 100  # findings on a page
@@ -41,6 +42,8 @@ def routes(services: Services, painter: Painter) -> list[Route]:
         text = as_text(it, now=time.time(), url=_url(services, request, painter.links.incident(it.key)))
         if key.endswith(_TEXT):
             return text_answer(text, v1=False)
+        topics = it.incident.topics
+        timeline = timeline_of(services, request, snapshot, topic=min(topics) if len(topics) == 1 else "")
         number = max(1, page_number(request))
         findings = it.incident.findings
         return painter.page(
@@ -55,7 +58,8 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             findings=findings[(number - 1) * _MOST : number * _MOST],
             number=number,
             pages=-(-len(findings) // _MOST),
-            charts=_charts(services, request, it),
+            charts=_charts(services, timeline, it, is_partial=bool(snapshot.silent)),
+            timeline=timeline,
             text=text,
         )
 
@@ -79,13 +83,13 @@ def missing(services: Services, painter: Painter, request: Request, snapshot: Sn
     return error_page(painter, request, snapshot, failure)
 
 
-def _charts(services: Services, request: Request, it: Open) -> Sequence[charts.Chart]:
+def _charts(services: Services, timeline: Timeline, it: Open, *, is_partial: bool) -> Sequence[charts.Chart]:
     """Draw the depth of the heaviest channels."""
     channels = dict.fromkeys((each.topic, each.channel) for each in it.incident.findings if each.channel)
     return [
         charts.chart(
             f"{topic}/{channel}",
-            series_of(services, request, channel_series(topic, channel)),
+            timeline.series(services, channel_series(topic, channel)),
             [
                 Line(
                     metric=Metric.DEPTH,
@@ -95,6 +99,8 @@ def _charts(services: Services, request: Request, it: Open) -> Sequence[charts.C
                     filled=True,
                 )
             ],
+            window=timeline.window,
+            is_partial=is_partial,
         )
         for topic, channel in list(channels)[:_MOST_CHARTS]
     ]

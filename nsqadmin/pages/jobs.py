@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of
+from nsqadmin.jobs.run_book import HISTORY_STEP
 from nsqadmin.parts.painter import word_of
+from nsqadmin.parts.sparks import Spark, spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,9 +44,16 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             wanted=wanted,
             state=state,
             states=_STATES,
+            runs_spark=runs_spark,
         )
 
     return [Route("GET", "/jobs", page)]
+
+
+def runs_spark(runs: tuple[int, ...], word: str) -> Spark | None:
+    """Draw the runs of each half minute. `word` says how they ended."""
+    drawn = spark([count * 60 / HISTORY_STEP for count in runs], HISTORY_STEP)
+    return replace(drawn, label=f"{word} a minute: {drawn.label}", kind=word) if drawn is not None else None
 
 
 def matching(tasks: Iterable[TaskRow], wanted: str, state: str) -> Iterable[TaskRow]:

@@ -14,17 +14,19 @@ from nsqadmin.pages.drain import why_not_drained
 from nsqadmin.pages.error import Failure, error_page
 from nsqadmin.parts import charts
 from nsqadmin.parts.charts import lines_of
-from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of
+from nsqadmin.parts.painter import graphite_of, timeframe_of
 from nsqadmin.parts.policies import PolicyTab
 from nsqadmin.parts.remains import remains_on
 from nsqadmin.parts.silence import unless_unknown
 from nsqadmin.parts.tables import MOST_ROWS
+from nsqadmin.parts.timeline import timeline_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
     from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.timeline import Timeline
     from nsqadmin.services import Services
 
 
@@ -50,6 +52,7 @@ class _NodePage:
                 links=(("All nodes", self._painter.links.to("/nodes")),),
             )
             return error_page(self._painter, request, snapshot, failure)
+        timeline = timeline_of(self._services, request, snapshot, nodes={address})
         graphite = graphite_of(self._services)
         return self._painter.page(
             request,
@@ -62,15 +65,16 @@ class _NodePage:
             remains=remains_on(self._services.view.snapshot, node, identity_of(request).sees),
             drain_refusal=why_not_drained(self._services, request, node),
             page=node_details(snapshot, node),
-            charts=self._charts(request, node),
+            charts=self._charts(timeline, node),
+            timeline=timeline,
             policy=await self._policy.of_node(request, node),
             graphite=graphite.of_node(address, timeframe_of(request)) if graphite else (),
         )
 
-    def _charts(self, request: Request, node: Node) -> list[charts.Chart]:
-        series = series_of(self._services, request, node_series(node.address))
+    def _charts(self, timeline: Timeline, node: Node) -> list[charts.Chart]:
+        series = timeline.series(self._services, node_series(node.address))
         line = lines_of(f"nodes/{node.address}")
-        drawn = partial(charts.chart, is_partial=not node.is_reachable)
+        drawn = partial(charts.chart, window=timeline.window, is_partial=not node.is_reachable)
         return [
             drawn("Published", series, [line(Metric.INCOMING, "in", "c1", filled=True)], form="rate"),
             drawn("Depth", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),

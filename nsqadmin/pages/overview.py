@@ -13,22 +13,19 @@ from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Channel,
     Metric,
-    Series,
     Severity,
     Snapshot,
-    Span,
-    channel_series,
 )
 from nsqadmin.diagnosis.incident_book import in_view
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of
 from nsqadmin.pages.topics import trouble
 from nsqadmin.parts import charts
-from nsqadmin.parts.charts import lines_of, spark
+from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.incident_cards import MOST_CARDS, Listing, listing, verdict
-from nsqadmin.parts.painter import series_of
 from nsqadmin.parts.rendering import STANDSTILL, known_part, trend_of
 from nsqadmin.parts.silence import unknown_part, unless_unknown
+from nsqadmin.parts.timeline import timeline_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,19 +34,16 @@ if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident import Open
     from nsqadmin.parts.links import Links
     from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.timeline import Timeline
     from nsqadmin.services import Services
 
 TOP: Final = 5
 
-SeriesOf = Callable[[str, str], Series | None]  # of a channel, by topic and name
-
 
 def routes(services: Services, painter: Painter) -> list[Route]:
-    def series_of_channel(topic: str, channel: str) -> Series | None:
-        return services.view.series(channel_series(topic, channel), Span.MINUTES)
-
     async def page(request: Request) -> Response:
         snapshot = await painter.picture(request)
+        timeline = timeline_of(services, request, snapshot)
         incidents = services.incidents.seen_by(identity_of(request))
         return painter.page(
             request,
@@ -57,28 +51,40 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             snapshot,
             current="Overview",
             scope="overview",
-            page=overview(snapshot, incidents, series_of_channel, painter.links),
-            charts=cluster_charts(services, request, snapshot),
+            page=overview(snapshot, incidents, painter.links),
+            charts=cluster_charts(services, timeline, snapshot),
+            timeline=timeline,
         )
 
     return [Route("GET", "/", painter.cached(page))]
 
 
-def cluster_charts(services: Services, request: Request, snapshot: Snapshot) -> list[charts.Chart]:
-    series = series_of(services, request, CLUSTER_SERIES)
+def cluster_charts(services: Services, timeline: Timeline, snapshot: Snapshot) -> list[charts.Chart]:
+    """Draw the strip at the top: what waits, how fast, and what is wrong."""
+    series = timeline.series(services, CLUSTER_SERIES)
     line = lines_of("cluster")
-    drawn = partial(charts.chart, is_partial=bool(snapshot.silent))
+    drawn = partial(charts.chart, window=timeline.window, is_partial=bool(snapshot.silent))
+    has_jobs = services.jobs is not None and services.jobs.book.has_reports
     return [
-        drawn(
-            "In and out",
-            series,
-            [line(Metric.INCOMING, "in", "c1"), line(Metric.FINISHED, "out", "c2")],
-            form="rate",
-        ),
         drawn("Waiting", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
-        drawn("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
-        drawn("Findings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
+        in_and_out(services, timeline, snapshot),
+        drawn("Problems", series, [line(Metric.PROBLEMS, "open", "c4", filled=True)]),
+        drawn("Failed jobs", series, [line(Metric.FAILED_JOBS, "failed", "c5", filled=True)], form="per_minute")
+        if has_jobs
+        else drawn("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
     ]
+
+
+def in_and_out(services: Services, timeline: Timeline, snapshot: Snapshot) -> charts.Chart:
+    line = lines_of("cluster")
+    return charts.chart(
+        "In and out",
+        timeline.series(services, CLUSTER_SERIES),
+        [line(Metric.INCOMING, "in", "c1"), line(Metric.FINISHED, "out", "c2")],
+        form="rate",
+        window=timeline.window,
+        is_partial=bool(snapshot.silent),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,6 @@ class TopRow:
     value: str
     known: str  # the nodes whose numbers the value has; empty: all
     beside: str  # a second number: the net rate in a list by depth, the depth in the others
-    spark: tuple[str, str]  # the paths of its line and area
 
     @property
     def title(self) -> str:
@@ -123,7 +128,7 @@ class Overview:
     tops: tuple[Top, ...]
 
 
-def overview(snapshot: Snapshot, incidents: tuple[Open, ...], series_of: SeriesOf, links: Links) -> Overview:
+def overview(snapshot: Snapshot, incidents: tuple[Open, ...], links: Links) -> Overview:
     attention, _, _ = in_view(incidents)
     channels = [it for topic in snapshot.topics if not is_internal(topic.name) for it in topic.channels]
     draining = [channel for channel in channels if channel.drain_time]
@@ -140,7 +145,7 @@ def overview(snapshot: Snapshot, incidents: tuple[Open, ...], series_of: SeriesO
         calm_kind="warning" if unknown else "ok",
         slowest=max(draining, key=lambda channel: channel.drain_time or 0.0, default=None),
         known=unknown if snapshot.index else "",
-        tops=_tops(snapshot, channels, series_of),
+        tops=_tops(snapshot, channels),
     )
 
 
@@ -153,7 +158,7 @@ def _kind(snapshot: Snapshot, attention: Iterable[Open]) -> str:
     return "ok" if snapshot.index else "info"
 
 
-def _tops(snapshot: Snapshot, channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
+def _tops(snapshot: Snapshot, channels: Sequence[Channel]) -> tuple[Top, ...]:
     def top(
         title: str,
         label: str,
@@ -175,7 +180,6 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel], series_of: SeriesOf) 
                 (f"≥ {write(value)}" if adds_up and channel.silent else write(value)) + of(channel),
                 known_part(channel) if sort != "depth" else "",
                 trend_of(channel) if sort == "depth" else numbers.count(channel.depth),
-                spark(series_of(channel.topic, channel.name), Metric.DEPTH),
             )
             for value, channel in ranked[:TOP]
         )

@@ -16,11 +16,12 @@ from nsqadmin.parts import charts
 from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.messages import MessagesTab, history_nodes, no_history
 from nsqadmin.parts.opened import Opened, beside
-from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
+from nsqadmin.parts.painter import graphite_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
 from nsqadmin.parts.policy import lines_of_topic
 from nsqadmin.parts.readers import landing
 from nsqadmin.parts.silence import unknown_part
+from nsqadmin.parts.timeline import timeline_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from nsqadmin.parts.painter import Painter
     from nsqadmin.parts.policy import CauseLine
+    from nsqadmin.parts.timeline import Timeline
     from nsqadmin.services import Services
 
 _TABS: Final = ("overview", "channels", "nodes", "producers", "messages", "policy")
@@ -59,6 +61,9 @@ class _TopicPage:
             return no_topic(self._painter, request, snapshot, name)
         tab = word_of(request, "tab", _TABS)
         is_overview = tab == "overview"
+        timeline = timeline_of(
+            self._services, request, snapshot, topic=topic.name, nodes={row.node for row in topic.nodes}
+        )
         graphite = graphite_of(self._services) if is_overview else None
         return self._painter.page(
             request,
@@ -69,7 +74,8 @@ class _TopicPage:
             topic=topic,
             tab=tab,
             page=topic_details(snapshot, topic),
-            charts=self._charts(request, topic) if is_overview else (),
+            charts=self._charts(timeline, topic) if is_overview else (),
+            timeline=timeline,
             landing=landing(topic),
             pipeline=self._pipeline(name) if is_overview else None,
             graphite=graphite.of_topic(name, timeframe_of(request)) if graphite else (),
@@ -85,10 +91,10 @@ class _TopicPage:
         windows = self._results.of_topic(topic) if self._results else None
         return charts.counts(windows) if windows else None
 
-    def _charts(self, request: Request, topic: Topic) -> list[charts.Chart]:
-        series = series_of(self._services, request, topic_series(topic.name))
+    def _charts(self, timeline: Timeline, topic: Topic) -> list[charts.Chart]:
+        series = timeline.series(self._services, topic_series(topic.name))
         line = lines_of(f"topics/{topic.name}")
-        drawn = partial(charts.chart, is_partial=bool(topic.silent))
+        drawn = partial(charts.chart, window=timeline.window, is_partial=bool(topic.silent))
         return [
             drawn("Published", series, [line(Metric.INCOMING, "in", "c1", filled=True)], form="rate"),
             drawn("Waiting in the topic", series, [line(Metric.DEPTH, "depth", "c3", filled=True)]),

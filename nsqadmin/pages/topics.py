@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.internal import is_internal
-from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
+from nsqadmin.cluster.model import Channel, Metric, Paused, Snapshot, Topic, channel_series, topic_series
 from nsqadmin.http.app import Route
 from nsqadmin.parts.filters import BadTopicFilter, TopicFilter, parse
+from nsqadmin.parts.sparks import Sparks
 from nsqadmin.parts.status import Standing
 from nsqadmin.parts.tables import Part, page_number, part_of, sorted_rows
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.sparks import Spark
     from nsqadmin.parts.status import State
     from nsqadmin.services import Services
 
@@ -46,6 +49,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             wanted=wanted,
             wrong=wrong,
             sort=sort,
+            spark_of=partial(depth_spark, Sparks(services.view)),
         )
 
     return [Route("GET", "/topics", painter.cached(page))]
@@ -126,6 +130,14 @@ _TOPIC_NUMBERS: Final[Mapping[str, Callable[[Topic], float | None]]] = {
     "requeues": lambda topic: None,
     "timeouts": lambda topic: None,
 }
+
+
+def depth_spark(sparks: Sparks, of: Topic | Channel) -> Spark | None:
+    """Draw the depth of a channel, or of a topic with all of its channels."""
+    if isinstance(of, Channel):
+        return sparks.of(Metric.DEPTH, (channel_series(of.topic, of.name),))
+    keys = [topic_series(of.name), *(channel_series(of.name, it.name) for it in of.channels)]
+    return sparks.of(Metric.DEPTH, keys)
 
 
 def trouble(channel: Channel) -> float | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import HTMLResponse, Response
 
 from nsqadmin.actions.taking_back import is_light
-from nsqadmin.cluster.model import Activity, Finding, Lookupd, Series, Severity, Snapshot, Span
+from nsqadmin.cluster.model import Activity, Finding, Lookupd, Severity, Snapshot
 from nsqadmin.cluster.view import seen_by
 from nsqadmin.diagnosis.incident_book import in_view
 from nsqadmin.http.responses import identity_of, text_answer
@@ -92,7 +92,6 @@ class Painter:
             "current": current,
             "scope": scope,
             "external": self._services.options.external_url.rstrip("/"),
-            "span": span_of(request),
             "notices": notices,
             "is_still": self._is_still,
             "version": f"nsqadmin {suite_version()} (NSQ {NSQ_VERSION})",
@@ -111,6 +110,7 @@ class Painter:
             "object_of": _object_of,
             "object_of_activity": _object_of_activity,
             "graphite": (),
+            "spark_of": None,  # draws the sparkline of a row, on pages that have them
             "silent_parts": parts_of,
             "unless_unknown": unless_unknown,
             "unknown_part": unknown_part,
@@ -176,14 +176,6 @@ def graphite_of(services: Services) -> Graphite | None:
 
 def timeframe_of(request: Request) -> str:
     return word_of(request, "t", TIMEFRAMES)
-
-
-def series_of(services: Services, request: Request, key: str) -> Series | None:
-    return services.view.series(key, Span(span_of(request)))
-
-
-def span_of(request: Request) -> str:
-    return word_of(request, "span", tuple(Span))
 
 
 def word_of(request: Request, name: str, known: Sequence[str]) -> str:

@@ -98,6 +98,7 @@ def environment(links: Links, static: Static) -> Environment:
             "several": numbers.several,
             "precise": lambda value: numbers.UNKNOWN if value is None else f"{value:,.2f}/s",
             "clock": _clock,
+            "for_input": _for_input,
             "form_as": form_as,
             "breakable": breakable,
             "drain": drain,
@@ -164,6 +165,11 @@ def skew(seconds: float) -> str:
     if abs(seconds) < 1:
         return "in sync"
     return f"{numbers.duration(abs(seconds))} {'ahead' if seconds > 0 else 'behind'}"
+
+
+def _for_input(at: float) -> str:
+    """Write the time in UTC as a field for dates and times wants it; the page's script turns it into local time."""
+    return numbers.moment(at).removesuffix("Z")
 
 
 def _clock(at: float | None, now: float) -> Markup | str:

@@ -6,7 +6,7 @@ answer and that answer's age; its new answer appears in the next snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from time import thread_time, time
@@ -16,8 +16,8 @@ import trio
 
 from nsqadmin.cluster.events import events_between
 from nsqadmin.cluster.merge import Merger, totals_of
-from nsqadmin.cluster.model import NOTHING_YET, Activity, Series, Snapshot, Span
-from nsqadmin.cluster.series import SeriesStore
+from nsqadmin.cluster.model import NOTHING_YET, Activity, Metric, Series, Snapshot, Span
+from nsqadmin.cluster.series import METRICS, SeriesStore
 from nsqadmin.cluster.versions import Versions
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.upkeep import Upkeep
@@ -64,6 +64,8 @@ class Sampler:
         `shows_texts`: all users may see messages, so findings may quote names of groups and reasons of burials.
         """
         self.store = SeriesStore(most_coarse=options().history_series)
+        self.started_at = wall()
+        self.also_sampled: Callable[[], Mapping[Metric, float]] = dict  # of the cluster, but not in a snapshot
         self.busy_share = 0.0  # share of a core that the last sweep took
         self._options = options
         self._activity = activity
@@ -95,8 +97,8 @@ class Sampler:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    def series(self, key: str, span: Span) -> Series | None:
-        return self.store.series(key, span)
+    def series(self, key: str, span: Span, metrics: Collection[Metric] = METRICS) -> Series | None:
+        return self.store.series(key, span, metrics)
 
     def activity(self) -> tuple[Activity, ...]:
         return self._activity.newest()
@@ -225,7 +227,7 @@ class Sampler:
             has_all_clients=all(answer.has_clients or answer.is_silent for answer in answers),
         )
         # Rules look at the present series, so the series get the number of findings one sweep late.
-        self.store.put(self._rows.of(drawn, before.findings), now=now)
+        self.store.put(self._rows.of(drawn, before.findings, self.also_sampled()), now=now)
         findings = diagnose(drawn, self.store, self.upkeep)
         found = replace(drawn, findings=findings)
         events = events_between(before, found, restarted=census.take_restarted())

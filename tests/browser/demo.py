@@ -568,7 +568,13 @@ def _all_series(snapshot: Snapshot) -> dict[str, Series]:
     found: dict[str, Series] = {}
     for span in Span:
         found[f"{CLUSTER_SERIES}@{span}"] = _series(
-            span, incoming=(1240, 0.1), finished=(1180, 0), depth=(78_402, 0.6), in_flight=(341, 0), findings=(6, 0.9)
+            span,
+            incoming=(1240, 0.1),
+            finished=(1180, 0),
+            depth=(78_402, 0.6),
+            in_flight=(341, 0),
+            findings=(6, 0.9),
+            problems=(3, 0.9),
         )
         for one in snapshot.topics:
             found[f"{topic_series(one.name)}@{span}"] = _series(

@@ -227,7 +227,7 @@ def test_a_page_whose_nsqadmin_is_gone_says_so(chromium: Browser, cluster: Clust
         page.complaints()  # of connections that were refused until now
 
 
-def test_charts_have_a_gap_and_sums_stay_while_a_node_is_silent(chromium: Browser, tmp_path: Path) -> None:
+def test_charts_have_a_band_and_sums_stay_while_a_node_is_silent(chromium: Browser, tmp_path: Path) -> None:
     with a_cluster(tmp_path) as cluster:
         for node in cluster.nodes:
             node.post("/topic/create?topic=orders")
@@ -241,6 +241,8 @@ def test_charts_have_a_gap_and_sums_stay_while_a_node_is_silent(chromium: Browse
             cluster.nodes[1].kill()
             page.wait_for_text("3 messages, last seen", "[data-live=silent]")
             page.wait("document.querySelector('[data-k=\"topics/orders/billing/depth\"]').innerText === '6'")
-            page.wait("document.querySelector('.chart .key b').innerText === '–'")
+            page.wait("document.querySelector('.chart .key.hatched').textContent.trim() === 'last known 3'")
+            assert page.text(".chart .key b") == "6"
+            page.wait("document.querySelector('.chart .band').getAttribute('d') !== ''")
             page.wait_for_text("artly unknown", "[data-live=state]")
             shot(page, "silent-node")

@@ -92,6 +92,7 @@ const Numbers = (() => {
       button.addEventListener("click", () => copy(block.textContent));
       if (buttons) buttons.prepend(button); else block.after(button);
     }
+    Charts.dress(part);
     for (const row of $$("tbody", part)) if (folded.has(nameOf(row))) fold(row, true);
     for (const area of $$("[data-keep-as]", part)) { // keeps what the user has typed
       area.value ||= kept.get(area.dataset.keepAs) ?? "";
@@ -182,8 +183,8 @@ const Numbers = (() => {
   // Fetches the page again and replaces the parts that have changed. A part is not replaced while the user is in it:
   // while it has the pointer or the focus, only its numbers change. Returns whether that was done.
   let underWay = null;
-  async function refresh({ fresh = false } = {}) {
-    while (fresh && underWay) await underWay; // its answer may be older than what the user has just done
+  async function refresh({ fresh = false, waits = fresh } = {}) {
+    while (waits && underWay) await underWay; // its answer may be older than what the user has just done
     if (underWay || $("dialog[open]")) return false;
     underWay = fetchAgain(fresh);
     try { return await underWay; } finally { underWay = null; }
@@ -610,7 +611,7 @@ const Numbers = (() => {
     close.focus();
   }
 
-  window.Page = { dress, toast, announce, copy, open: openPage }; // for rows.js and messages.js
+  window.Page = { dress, toast, announce, copy, refresh, open: openPage }; // for rows.js, messages.js and charts.js
   Charts.start();
   for (const part of $$("[data-live]")) part.dataset.was = part.innerHTML;
   dress(document);

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
+import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsqadmin.cluster.model import CLUSTER_SERIES, Metric, Span, channel_series
 from nsqadmin.cluster.series import SeriesStore, row_of
@@ -141,22 +146,110 @@ def test_unknown_rates_are_unknown() -> None:
     assert series.values["incoming"] == (None, 2.0)
 
 
-def test_a_count_that_is_partly_old_is_a_gap_in_charts_and_seen_by_rules() -> None:
-    store = filled(1, 2)
-    store.put([(KEY, row_of(depth=3, incoming=5.0, is_partial=True))], now=START + 10)
+LAST_KNOWN = {Metric.DEPTH: 40.0}
+
+
+def test_a_silent_node_makes_no_gap_and_its_part_is_known_as_last_known() -> None:
+    store = filled(100, 100)
+    store.put([(KEY, row_of(depth=100, incoming=5.0, is_partial=True, last_known=LAST_KNOWN))], now=START + 10)
+    store.put([(KEY, row_of(depth=130))], now=START + 15)
     series = store.series(KEY, Span.MINUTES)
     assert series is not None
-    assert series.values["depth"] == (1.0, 2.0, None)
-    assert series.values["incoming"] == (0.0, 0.0, 5.0)
-    assert store.recent(KEY, Metric.DEPTH, 10) == [1.0, 2.0, 3.0]
+    assert series.values["depth"] == (100.0, 100.0, 100.0, 130.0)
+    assert series.last_known == {"depth": (0.0, 0.0, 40.0, 0.0)}
+    assert series.partial == (False, False, True, False)
+    assert store.recent(KEY, Metric.DEPTH, 10) == [100.0, 100.0, 130.0]
 
 
-def test_a_minute_is_a_gap_if_most_of_it_was_partial() -> None:
+def test_without_silent_nodes_no_series_has_a_last_known_part() -> None:
+    series = filled(1, 2).series(KEY, Span.MINUTES)
+    assert series is not None
+    assert (series.last_known, series.partial) == ({}, ())
+
+
+samples = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000), st.booleans()), min_size=2, max_size=80)
+
+
+@given(samples, st.sampled_from([5.0, 20.0, 61.0]))
+def test_the_band_and_the_known_part_are_the_sum_at_each_resolution(
+    depths: list[tuple[int, int, bool]], step: float
+) -> None:
+    """The known part is what the answering nodes have, so it is neither negative nor more than the sum."""
+    store = SeriesStore(most_coarse=1)
+    for number, (known, old, is_partial) in enumerate(depths):
+        parts = {Metric.DEPTH: float(old)} if is_partial else None
+        row = row_of(depth=known + (old if is_partial else 0), is_partial=is_partial, last_known=parts)
+        store.put([(KEY, row)], now=START + number * step)
+    for span in Span:
+        series = store.series(KEY, span)
+        if series is None:
+            continue
+        total = series.values["depth"]
+        band = series.last_known.get("depth", (0.0,) * len(total))
+        assert all(part <= value * 1.0001 for value, part in zip(total, band, strict=True) if value is not None)
+        if span is Span.MINUTES:
+            there = [(float(known), float(old)) for known, old, is_partial in depths for old in [old * is_partial]]
+            split = [(value - part, part) for value, part in zip(total, band, strict=True) if value is not None]
+            assert split == there[-len(split) :]
+
+
+def test_a_minute_has_the_mean_of_its_last_known_parts() -> None:
     store = SeriesStore(most_coarse=10)
     for number in range(12 * 4):
         minute, second = divmod(number, 12)
         is_partial = minute == 1 or (minute == 2 and second < 3)
-        store.put([(KEY, row_of(depth=1.0, is_partial=is_partial))], now=START + 5 * number)
+        row = row_of(depth=100.0, is_partial=is_partial, last_known=LAST_KNOWN if is_partial else None)
+        store.put([(KEY, row)], now=START + 5 * number)
     series = store.series(KEY, Span.HOURS)
     assert series is not None
-    assert series.values["depth"] == (1.0, None, 1.0)
+    assert series.values["depth"] == (100.0, 100.0, 100.0)
+    assert series.last_known == {"depth": (0.0, 40.0, 10.0)}
+    assert series.partial == (False, True, True)
+
+
+def test_last_known_parts_survive_a_restart_and_take_no_room_when_they_are_gone() -> None:
+    before = SeriesStore(most_coarse=10)
+    for number in range(60):
+        row = row_of(depth=100.0, is_partial=number < 30, last_known=LAST_KNOWN if number < 30 else None)
+        before.put([(KEY, row)], now=START + 5 * number)
+    after = SeriesStore(most_coarse=10)
+    after.load(before.dump())
+    assert after.series(KEY, Span.HOURS) == before.series(KEY, Span.HOURS)
+    size = len(msgpack.packb(before.dump()))
+    for number in range(60, 60 + 12 * 60 * 24 * 8, 120):  # eight days in steps of ten minutes
+        before.put([(KEY, row_of(depth=100.0))], now=START + 5 * number)
+    assert len(msgpack.packb(before.dump())) <= size - 4 * 4 * 360
+
+
+def test_only_one_metric_can_be_read() -> None:
+    series = filled(1, 2).series(KEY, Span.MINUTES, (Metric.DEPTH,))
+    assert series is not None
+    assert series.values == {"depth": (1.0, 2.0)}
+
+
+@pytest.mark.parametrize("format", [1, 2])
+@pytest.mark.parametrize(("key", "metrics"), [("topic:t", 4), (KEY, 9), ("node:n1:4151", 10), (CLUSTER_SERIES, 13)])
+def test_a_file_of_an_earlier_release_is_read(format: int, key: str, metrics: int) -> None:
+    """Its rows have eleven metrics whatever their key, and in format 2 a mark of partial ones."""
+    width, minute = 10 + format, int(START) // 60
+    rows = array("f", [0.0] * width * 360)
+    at = minute % 360 * width
+    rows[at : at + 11] = array("f", range(11))
+    store = SeriesStore(most_coarse=10)
+    days = (1008, minute // 10, minute // 10 - 1, bytes(4 * width * 1008))
+    store.load({"format": format, "coarse": {key: ((360, minute, minute, rows.tobytes()), days)}})
+    series = store.series(key, Span.HOURS)
+    assert series is not None
+    assert len(series.values) == metrics
+    assert (series.values["depth"], series.values["incoming"]) == ((0.0,), (5.0,))
+    if key == CLUSTER_SERIES:
+        assert (series.values["findings"], series.values["problems"]) == ((10.0,), (None,))
+
+
+def test_a_ring_takes_less_room_than_before_for_topics_and_no_more_for_channels() -> None:
+    """A row of any key had twelve columns before. A silent node adds four to a channel, and two to a topic."""
+    store = filled(*[5.0] * 130)
+    for number in range(130):
+        store.put([("topic:t", row_of(depth=5.0))], now=START + 1000 + 5 * number)
+    sizes = {key: len(hours[3]) // 4 // 360 for key, (hours, _) in store.dump()["coarse"].items()}
+    assert sizes == {KEY: 10, "topic:t": 5}

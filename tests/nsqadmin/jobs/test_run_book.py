@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.jobs.run_book import MOST_BYTES, MOST_FAILURES, MOST_TASKS, RunBook, TaskRuns, percentile
+from nsqadmin.jobs.run_book import (
+    HISTORY_SLOTS,
+    HISTORY_STEP,
+    MOST_BYTES,
+    MOST_FAILURES,
+    MOST_TASKS,
+    FailureRate,
+    History,
+    RunBook,
+    TaskRuns,
+    percentile,
+)
 from nsqcommon.job_reports import JobEvent, JobReport, State
 
 
@@ -156,3 +167,36 @@ def test_a_job_that_is_retried_for_ever_shows_its_last_failures(book: RunBook) -
     for number in range(150):
         tell(book, event(State.RETRYING, error=f"ValueError: {number}"))
     assert [it.error for it in book.failures_of("shop", "1")] == [f"ValueError: {it}" for it in range(50, 150)]
+
+
+def test_runs_of_the_last_twelve_minutes_are_counted_by_half_minutes(book: RunBook, clock: Clock) -> None:
+    tell(book, event(State.SUCCEEDED, "1"), event(State.FAILED, "2"), event(State.RETRYING, "3"))
+    clock.now += HISTORY_STEP
+    tell(book, event(State.SUCCEEDED, "4"))
+    runs = charge(book)
+    assert (len(runs.done_lately), runs.done_lately[-2:], runs.failed_lately[-2:]) == (HISTORY_SLOTS, (2, 1), (1, 0))
+    clock.now += HISTORY_STEP * (HISTORY_SLOTS - 2)
+    assert charge(book).done_lately[:2] == (2, 1)
+    clock.now += HISTORY_STEP
+    assert sum(charge(book).done_lately) == 1
+    clock.now += 1_000_000
+    assert sum(charge(book).done_lately) == 0
+
+
+def test_a_clock_that_is_set_back_loses_no_run(clock: Clock) -> None:
+    history = History()
+    history.count(clock.now, has_failed=False)
+    history.count(clock.now - 1000, has_failed=True)
+    assert [sum(runs) for runs in history.until(clock.now)] == [2, 1]
+
+
+def test_the_history_of_a_thousand_tasks_takes_less_than_half_a_megabyte() -> None:
+    history = History()
+    assert (getsizeof(history) + getsizeof(history._counts)) * MOST_TASKS < 500_000
+
+
+def test_the_rate_of_failures_is_that_since_the_last_question(book: RunBook, clock: Clock) -> None:
+    rate = FailureRate(book, clock)
+    tell(book, event(State.FAILED, "1"), event(State.FAILED, "2"), event(State.RETRYING, "3"))
+    clock.now += 4
+    assert (rate.since_last(), rate.since_last()) == (0.5, 0.0)

@@ -194,7 +194,8 @@ def test_a_topic_that_lives_on_a_silent_node_only_does_not_vanish() -> None:
             assert topic.total_depth == 50
             series = sampler.series(channel_series("t", "c"), Span.MINUTES)
             assert series is not None
-            assert series.values["depth"][-2:] == (50.0, None)
+            assert series.values["depth"][-2:] == (50.0, 50.0)
+            assert series.last_known["depth"][-2:] == (0.0, 50.0)
 
     run_with_threads(test)
 

@@ -117,8 +117,9 @@ def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three)
             assert "keeps up" not in page
             lonely = text_of(admin, "/topics/letters/post")
             assert f">{address}</a> is down: 50 messages, last seen" in lonely
-            series = admin.json("GET", "/api/v2/series?key=channel:orders/billing").json["values"]
-            assert series["depth"][-1] is None
+            series = admin.json("GET", "/api/v2/series?key=channel:orders/billing").json
+            assert (series["values"]["depth"][-1], series["last_known"]["depth"][-1]) == (310.0, 100.0)
+            assert "last known" in page.partition('class="charts')[2]
             dialog = text_of(admin, "/actions/delete_topic?topic=orders")
             assert f"{address} does not answer. It is asked anyway" in dialog
             assert "100 messages of this when it last answered" in dialog

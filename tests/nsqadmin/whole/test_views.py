@@ -45,7 +45,7 @@ def a_finding(severity: Severity, **about: str) -> Finding:
 def shown(picture: Snapshot) -> Overview:
     book = Book()
     book.observe(picture)
-    return overview(picture, book.open(), lambda *_: None, LINKS)
+    return overview(picture, book.open(), LINKS)
 
 
 def test_the_verdict_counts_what_is_wrong() -> None:
