@@ -13,6 +13,7 @@ from nsqadmin.pages import (
     consumers,
     counter,
     drain,
+    edit,
     error,
     forget,
     help,
@@ -71,6 +72,7 @@ _PAGES: Final = (
     publish,
     replay,
     redeliver,
+    edit,
     undone,
     action,
 )

@@ -106,7 +106,7 @@ class Selections(Generic[N, M]):
         began = time()
 
         async def shielded() -> tuple[R, ...]:
-            with trio.CancelScope(shield=True), acting_for(_name_of(caller)):
+            with trio.CancelScope(shield=True), acting_for(caller.name):
                 results = await act(plan, self._upstream, told)  # each request has its own deadline
             return results
 
@@ -173,8 +173,3 @@ class DeferredSelections(Selections[NodeDeferred, Deferral]):
 
 class InFlightSelections(Selections[NodeInFlight, MessageInFlight]):
     """Messages in flight, which can only be read: nothing takes a message from its consumer."""
-
-
-def _name_of(caller: Caller) -> str:
-    """Return the name that nodes keep with a kick. Without a login, the address of the browser says more than ours."""
-    return caller.identity.user or caller.basic_user or f"anonymous at {caller.remote.rpartition(':')[0]}"

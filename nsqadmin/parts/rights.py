@@ -1,12 +1,15 @@
-"""The right required for each action on the pages, and the text of its button."""
+"""The rights required for each action on the pages, and the text of its button."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nsqadmin.access import Right
 from nsqadmin.actions.plan import Action, Kind
-from nsqadmin.messages import buried_actions, deferred_actions, group_actions
+from nsqadmin.messages import buried_actions, deferred_actions, editing, group_actions
+
+if TYPE_CHECKING:
+    from nsqadmin.access import Identity
 
 ACTION_WORDS: Final = {
     Kind.CREATE_TOPIC: "Create topic…",
@@ -37,7 +40,8 @@ _OTHERS: Final = {
 }
 
 
-def right_of(kind: str) -> Right:
-    if kind in _OTHERS:
-        return _OTHERS[kind]
-    return Action(kind=Kind(kind), topic="").right
+def why_not(identity: Identity, kind: str, topic: str = "") -> str:
+    """Return why the user may not do this; "": they may."""
+    if kind == editing.NAME:
+        return editing.why_not_edit(identity, topic)
+    return identity.why_not(_OTHERS[kind] if kind in _OTHERS else Action(kind=Kind(kind), topic="").right, topic)

@@ -104,7 +104,7 @@ def a_shop(folder: Path) -> Iterator[Shop]:
                 node.post(f"/topic/create?topic={topic}")
                 node.post(f"/channel/create?topic={topic}&channel=jobs")
         where = [f"nsqd-http-address={address(node.http_address)}" for node in (one, two)]
-        with Nsqadmin(*where, "sample-interval=300ms", "discovery-interval=300ms") as admin:
+        with Nsqadmin(*where, "sample-interval=300ms", "discovery-interval=300ms", "enable-publish") as admin:
             shop = Shop([one, two], admin)
             fill(shop)
             eventually(lambda: len(shop.tasks()) >= 4)
@@ -376,6 +376,155 @@ def test_all_failed_jobs_of_a_task_are_retried(shop: Shop) -> None:
     assert one.channel("shop", "jobs")["buried_count"] == 1  # of the other task
 
 
+# Edit and run
+
+
+def hidden(page: str) -> dict[str, str]:
+    """Return the hidden fields of a form."""
+    return dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page))
+
+
+def text_area(page: str, name: str) -> str:
+    found = re.search(rf'<textarea[^>]* name="{name}"[^>]*>\n([^<]*)</textarea>', page)
+    assert found is not None
+    return found[1]
+
+
+def edit_form(shop: Shop, page: str) -> str:
+    """Follow the link to edit what a page is about."""
+    found = re.search(r'href="(/actions/edit\?[^"]+)"', page)
+    assert found is not None
+    return shop.text(found[1])
+
+
+def a_failed_job(shop: Shop, name: str, id: str, body: bytes, library: str = "celery") -> str:
+    """Bury a job with this body, and return nsqd's id of the message."""
+    one = shop.nodes[0]
+    topic = f"edit-{id}"
+    one.post(f"/topic/create?topic={topic}")
+    for channel in ("jobs", "audit"):
+        one.post(f"/channel/create?topic={topic}&channel={channel}")
+    publish(one, topic, body, headers(library, name, id))
+    with one.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe(topic, "jobs", ready=1)
+        (failing,) = client.messages(1)
+        client.send(bury(failing.id, "ValueError: x"))
+        eventually(lambda: one.channel(topic, "jobs").get("buried_count") == 1)
+    eventually(lambda: b"Edit and run" in shop.admin.http("GET", f"/jobs/job?topic={topic}&id={id}").body)
+    return failing.id.decode()
+
+
+def taken(shop: Shop, topic: str, channel: str = "jobs") -> list[bytes]:
+    """Take all messages that wait in a channel, and return their bodies."""
+    node = shop.nodes[0]
+    depth = node.channel(topic, channel)["depth"]
+    with node.connect() as client:
+        client.subscribe(topic, channel, ready=10)
+        messages = client.messages(depth)
+        assert client.stays_silent(0.1)
+        client.finish(*messages)
+    return [it.body for it in messages]
+
+
+def test_edit_and_run_runs_the_edited_arguments_once_and_links_to_the_copy(shop: Shop) -> None:
+    old = a_failed_job(shop, "shop.fix", "fix-1", celery_body(17, currency="EUR"))
+    page = edit_form(shop, shop.text("/jobs/job?topic=edit-fix-1&id=fix-1"))
+    assert json.loads(text_area(page, "args")) == [17]  # out of Celery's JSON in JSON
+    assert "The message is discarded in edit-fix-1/jobs and the copy runs there instead" in page
+    assert "The topic's other channels skip the copy" in page
+    form = hidden(page) | {"args": "[ 18 ]", "kwargs": text_area(page, "kwargs"), "when": "now"}
+    receipt = shop.post("/actions/edit", form)
+    assert "its edited copy runs instead" in receipt
+    again = shop.post("/actions/edit", form)  # a double click, or a repeat after no answer
+    assert "ran only once" in again
+    copy = re.search(r'id <span class="mono">([0-9a-f]{16})</span>', receipt)
+    assert copy is not None
+    assert copy[1] in again
+    assert copy[1] != old
+    assert 'href="/jobs/job?topic=edit-fix-1&channel=jobs&id=fix-1"' in receipt
+    link = re.search(r'href="(/message\?[^"]+)">Open the copy', receipt)
+    assert link is not None
+    assert copy[1] in shop.text(link[1])
+    (body,) = taken(shop, "edit-fix-1")
+    assert json.loads(json.loads(body)["body"])[:2] == [[18], {"currency": "EUR"}]
+    assert [json.loads(it)["body"][:6] for it in taken(shop, "edit-fix-1", "audit")] == ["[[17],"]
+    said = json.dumps(shop.admin.json("GET", "/api/v2/activity").json)
+    assert "ran an edited copy of message 0 of edit-fix-1/jobs, as message 1" in said
+    assert "EUR" not in said
+
+
+def test_wrong_text_is_refused_before_anything_is_sent_and_stays_in_the_form(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-2", celery_body(17))
+    form = hidden(edit_form(shop, shop.text("/jobs/job?topic=edit-fix-2&id=fix-2")))
+    page = shop.post("/actions/edit", form | {"args": "[18,", "kwargs": "{}"}, 400)
+    assert "args: line 1, column" in page
+    assert text_area(page, "args") == "[18,"
+    assert "say when" in shop.post("/actions/edit", form | {"args": "[18]", "kwargs": "{}", "when": "soon"}, 400)
+    large = json.dumps(["x" * 1_100_000])
+    page = shop.post("/actions/edit", form | {"args": large, "kwargs": "{}"}, 409)
+    assert "the message is larger than its --max-msg-size. Nothing was run." in page
+    assert shop.nodes[0].channel("edit-fix-2", "jobs")["buried_count"] == 1
+    assert "its edited copy runs instead" in shop.post("/actions/edit", form | {"args": "[18]", "kwargs": "{}"})
+
+
+def test_a_message_that_has_moved_on_is_a_conflict_in_words(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-3", celery_body(17))
+    one, page = shop.nodes[0], edit_form(shop, shop.text("/jobs/job?topic=edit-fix-3&id=fix-3"))
+    form = hidden(page) | {"args": "[18]", "kwargs": "{}"}
+    one.post("/channel/kick?topic=edit-fix-3&channel=jobs")
+    with one.connect() as client:
+        client.identify(hostname="host-4", client_id="x", feature_negotiation=True)
+        client.subscribe("edit-fix-3", "jobs", ready=1)
+        (held,) = client.messages(1)
+        assert "the consumer on host-4 has it" in shop.post("/actions/edit", form, 409)
+        client.finish(held)
+        eventually(lambda: one.channel("edit-fix-3", "jobs")["in_flight_count"] == 0)
+    page = shop.post("/actions/edit", form, 409)
+    assert "it is finished meanwhile" in page
+    assert "Run the copy anyway, in addition" in page
+    assert text_area(page, "args") == "[18]"
+    assert "in addition to the message" in shop.post("/actions/edit", form | {"again": "yes"})
+    other = form | {"token": "another", "args": "[19]"}
+    assert "it is finished meanwhile" in shop.post("/actions/edit", other, 409)
+    assert len(taken(shop, "edit-fix-3")) == 1
+
+
+def test_of_two_users_who_edit_a_message_one_is_told_of_the_other(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-4", celery_body(17))
+    page = shop.text("/jobs/job?topic=edit-fix-4&id=fix-4")
+    forms = [hidden(edit_form(shop, page)) | {"args": f"[{it}]", "kwargs": "{}"} for it in (1, 2)]
+    assert forms[0]["token"] != forms[1]["token"]
+    shop.post("/actions/edit", forms[0])
+    assert "an edited copy has replaced it already" in shop.post("/actions/edit", forms[1], 409)
+    assert len(taken(shop, "edit-fix-4")) == 1
+
+
+@pytest.mark.parametrize("body", [b"\x00\x01\xff binary", b"line\r\nend", b"\nfirst line is empty"])
+def test_any_body_can_be_edited_and_comes_back_as_it_was(shop: Shop, body: bytes) -> None:
+    id = f"raw-{body[0]}"
+    a_failed_job(shop, "shop.raw", id, body, "taskiq")
+    page = edit_form(shop, shop.text(f"/jobs/job?topic=edit-{id}&id={id}"))
+    assert "The arguments cannot be edited by themselves: the body isn't in the usual form of taskiq" in page
+    name = "body" if body[:1] == b"\n" else "base64"
+    typed = text_area(page, name).replace("\n", "\r\n")  # as browsers send it
+    shop.post("/actions/edit", hidden(page) | {name: typed})
+    assert taken(shop, f"edit-{id}") == [body]
+
+
+def test_a_whole_body_that_was_json_stays_json_unless_one_insists(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-5", plain_body(17), "taskiq")
+    page = edit_form(shop, shop.text("/jobs/job?topic=edit-fix-5&id=fix-5"))
+    link = re.search(r'href="([^"]+)" data-dialog>Edit the whole body', page)
+    assert link is not None
+    form = hidden(shop.text(link[1])) | {"body": "{"}
+    page = shop.post("/actions/edit", form, 400)
+    assert "The body was JSON and is none now" in page
+    assert 'name="odd"' in page
+    shop.post("/actions/edit", form | {"odd": "yes", "when": "1h"})
+    assert shop.nodes[0].channel("edit-fix-5", "jobs")["deferred_count"] == 1  # it was to run later
+
+
 # Rights
 
 ROLES = """
@@ -383,6 +532,16 @@ ROLES = """
 name = "numbers"
 users = ["ben"]
 can = ["viewer"]
+
+[[role]]
+name = "may not see"
+users = ["eva"]
+can = ["viewer", "publish", "operator"]
+
+[[role]]
+name = "may not publish"
+users = ["fay"]
+can = ["payload", "operator"]
 """
 
 
@@ -393,7 +552,8 @@ def test_without_payload_no_task_has_a_name(tmp_path: Path) -> None:
         nsqd.post("/channel/create?topic=shop&channel=jobs")
         report(nsqd, event(State.FAILED, "shop.secret", "id-2", "shop", traceback="secret traceback"))
         where = f"nsqd-http-address={address(nsqd.http_address)}"
-        with Nsqadmin(where, "sample-interval=300ms", f"roles-file={tmp_path / 'roles.toml'}") as admin:
+        roles = f"roles-file={tmp_path / 'roles.toml'}"
+        with Nsqadmin(where, "sample-interval=300ms", roles, "enable-publish", r"mask=\d+") as admin:
 
             def seen(path: str) -> Any:
                 return admin.http("GET", path, headers={"x-forwarded-user": "ben"})
@@ -409,6 +569,13 @@ def test_without_payload_no_task_has_a_name(tmp_path: Path) -> None:
             assert seen("/jobs/job?topic=shop&id=id-2").status == 403
             assert b"secret" not in seen("/jobs/id-2").body
             assert b"shop.charge" not in seen("/jump?q=charge").body
+            form = urlencode({"topic": "shop", "channel": "jobs", "node": address(nsqd.http_address), "sequence": 0})
+            for user, right in (("ben", "payload"), ("eva", "payload"), ("fay", "publish")):
+                who = {"x-forwarded-user": user, "content-type": "application/x-www-form-urlencoded"}
+                for method, path in (("GET", f"/actions/edit?{form}"), ("POST", "/actions/edit")):
+                    answer = admin.http(method, path, f"{form}&args=[]&kwargs={{}}".encode(), headers=who)
+                    assert (answer.status, f"the right '{right}'" in unescape(answer.body.decode())) == (403, True)
+                    assert b"shop.charge" not in answer.body
             assert "Traceback" not in admin.log
 
 
