@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident_book import Book
     from nsqadmin.http.config import Settings
     from nsqadmin.http.live import Hub
+    from nsqadmin.jobs.retries import Retries
     from nsqadmin.jobs.service import Jobs
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
@@ -40,6 +41,7 @@ class Services:
     executor: Executor | None = None
     messages: Messages | None = None
     jobs: Jobs | None = None
+    retries: Retries | None = None
     policies: PolicyQuestions | None = None
     groups: GroupQuestions | None = None
     sampler: Sampler | None = None

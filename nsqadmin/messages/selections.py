@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import trio
 
 from nsqadmin.messages.buried import Burial, BuriedSummary, NodeSummary
-from nsqadmin.messages.buried_actions import MOST_NAMED, plan_buried
+from nsqadmin.messages.buried_actions import plan_buried
 from nsqadmin.messages.deferred import Deferral, NodeDeferred
 from nsqadmin.messages.deferred_actions import chosen_of, plan_deferred
 from nsqadmin.messages.in_flight import MessageInFlight, NodeInFlight
@@ -144,12 +144,6 @@ def _reasons(summary: Summary[N]) -> Iterator[str]:
 
 
 class BuriedSelections(Selections[NodeSummary, Burial]):
-    async def matching(self, channel: Channel, identity: Identity, wanted: Filter) -> tuple[tuple[str, str], ...]:
-        """Return node and id of all matches, the oldest first: as many as can be named and the time allows."""
-        look = Look(wanted=wanted, limit=MOST_NAMED, after={}, seconds=_LONGEST_SEARCH)
-        _, page = await self._read(self._reader.everything, channel, identity, look)
-        return tuple((it.node, it.id) for it in page.lines if it.id)
-
     async def plan(self, channel: Channel, wanted: Wanted, identity: Identity) -> BuriedPlan:
         """Ask the nodes for their messages, and return the plan of a kick or discard. Raise BadRequest."""
         sight, summary = self.sight(channel, identity), BuriedSummary(nodes=(await self._told(channel)).nodes)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from nsqadmin.access import Identity
     from nsqadmin.jobs.instances import QueuedJobs
+    from nsqadmin.jobs.retries import Retries
     from nsqadmin.jobs.service import Jobs
     from nsqadmin.messages.service import Messages
     from nsqadmin.parts.painter import Painter
@@ -28,13 +29,14 @@ _MOST_REASONS: Final = 5
 def routes(services: Services, painter: Painter) -> list[Route]:
     if services.jobs is None or services.messages is None:
         return []
-    pages = _TaskPages(services.jobs, services.messages, painter)
+    pages = _TaskPages(services.jobs, services.messages, services.retries, painter)
     return [Route("GET", "/jobs/task", pages.task)]
 
 
 class _TaskPages:
-    def __init__(self, jobs: Jobs, messages: Messages, painter: Painter) -> None:
+    def __init__(self, jobs: Jobs, messages: Messages, retries: Retries | None, painter: Painter) -> None:
         self._jobs = jobs
+        self._retries = retries
         self._messages = messages
         self._finder = Finder(jobs, messages)
         self._painter = painter
@@ -66,6 +68,10 @@ class _TaskPages:
             queues=found,
             reasons={(it.channel.topic, it.channel.name): self._reasons(it, identity) for it in found},
             running=running,
+            retries={
+                (it.topic, it.name): self._retries.of(it.topic, it.name, name) if self._retries else []
+                for it in channels
+            },
             others=[it for it in failures if (it.topic, it.id) not in buried][:20],
         )
 

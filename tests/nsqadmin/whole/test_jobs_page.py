@@ -231,11 +231,12 @@ def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
         assert f"/jobs/job?topic=shop&channel=jobs&id={id}" in page
     assert "ValueError: no such order" in page
     assert "Retry selected…" in page
-    at_a_rate = re.search(r'href="(/actions/kick_buried\?[^"]*reason=ValueError[^"]*order)"', page)
-    assert at_a_rate is not None
-    plan = shop.text(at_a_rate[1])
+    by_error = re.search(r'href="(/actions/retry_task\?[^"]*reason=ValueError[^"]*order)"', page)
+    assert by_error is not None
+    plan = shop.text(by_error[1])
+    assert "Retry 1 failed job of shop.charge" in plan
     assert 'name="rate"' in plan
-    assert "Only messages whose reason contains “ValueError: no such order”" in plan
+    assert "only those that failed with “ValueError: no such order”" in plan
     assert "Cancel selected…" in page
     assert HTML not in shop.admin.http("GET", "/jobs/task?name=shop.charge").body.decode()
 
@@ -340,7 +341,7 @@ def test_a_failed_job_is_retried_in_three_clicks_and_runs_once(shop: Shop) -> No
     page = shop.text("/jobs/task?name=shop.charge")
     jobs = shop.text("/jobs")
     assert "/jobs/task?name=shop.charge" in jobs
-    assert "/actions/kick_buried?topic=shop&channel=jobs&on=selected&all=yes&task=shop.charge" in jobs
+    assert "/actions/retry_task?topic=shop&channel=jobs&task=shop.charge" in jobs
     pick = f"{shop.ids[one.tcp]}@{address(one.http_address)}"
     assert f'value="{pick}"' in page
     form = {"topic": "shop", "channel": "jobs", "on": "selected", "pick": pick, "task": "shop.charge"}
@@ -365,15 +366,51 @@ def test_all_failed_jobs_of_a_task_are_retried(shop: Shop) -> None:
         client.subscribe("shop", "jobs", ready=1)
         client.send(bury(client.messages(1)[0].id, "KeyError: other"))
         eventually(lambda: one.channel("shop", "jobs").get("buried_count") == 2)
-    form = {"topic": "shop", "channel": "jobs", "on": "selected", "all": "yes", "task": "shop.charge"}
+    form = {"topic": "shop", "channel": "jobs", "task": "shop.charge"}
     eventually(lambda: "shop.other" in shop.tasks())
-    plan = shop.text(f"/actions/kick_buried?{urlencode(form)}")
-    assert "Kick 2 buried messages" in plan
-    picks = [("pick", it) for it in re.findall(r'name="pick" value="([^"]+)"', plan)]
-    assert len(picks) == 2
-    shop.post("/actions/kick_buried", [("topic", "shop"), ("channel", "jobs"), *picks])
-    eventually(lambda: [it.channel("shop", "jobs")["depth"] for it in (one, two)] == [1, 1])
+    plan = shop.text(f"/actions/retry_task?{urlencode(form)}")
+    assert "Retry 2 failed jobs of shop.charge" in plan
+    assert "At most 1,000 a second over all nodes" in plan
+    receipt = shop.post("/actions/retry_task", form)
+    assert "2 jobs retried" in receipt
+    assert [it.channel("shop", "jobs")["depth"] for it in (one, two)] == [1, 1]
     assert one.channel("shop", "jobs")["buried_count"] == 1  # of the other task
+    assert "The last retry ended" in shop.text("/jobs/task?name=shop.charge")
+    undo = [("topic", "shop"), ("channel", "jobs"), *re.findall(r'name="(kick)" value="([^"]+)"', receipt)]
+    assert "2 messages buried again" in shop.post("/actions/undo_kick", undo)
+    assert "No job of this task is buried" in shop.post("/actions/retry_task", form | {"task": "x"}, 404)
+
+
+def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
+    one = shop.nodes[0]
+    with sync.producer(address(one.tcp)) as producer:
+        for number in range(20):
+            producer.publish("slow", plain_body(number), headers=headers("taskiq", "slow", f"slow-{number}"))
+    one.post("/channel/create?topic=slow&channel=jobs")
+    with one.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe("slow", "jobs", ready=20)
+        for number, it in enumerate(client.messages(20)):
+            client.send(bury(it.id, f"ValueError: {number % 2}"))
+        eventually(lambda: one.channel("slow", "jobs").get("buried_count") == 20)
+    eventually(lambda: shop.tasks().get("slow", {}).get("failed") == exactly(20))
+    form = {"topic": "slow", "channel": "jobs", "task": "slow", "rate": "1", "reason": "ValueError: 1"}
+    assert "Retry 10 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form)}")
+    assert "Retry 3 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form | {'limit': '3'})}")
+    receipt = shop.post("/actions/retry_task", form)
+    assert "Running:" in receipt
+    assert "of 10 jobs retried" in receipt
+    page = shop.text("/jobs/task?name=slow")
+    assert "data-hurries" in page
+    assert "1/s" in page
+    assert "A retry of this task is running" in shop.post("/actions/retry_task", form, 409)
+    stopped = shop.post("/actions/stop_retry", {"topic": "slow", "retry": hidden(page)["retry"]})
+    assert "Stopped:" in stopped
+    done = one.channel("slow", "jobs")["depth"]
+    assert f"{done} job" in stopped
+    assert 1 <= done <= 3
+    said = json.dumps(shop.admin.json("GET", "/api/v2/activity").json)
+    assert f"retried {done} failed jobs of one task of slow/jobs at 1 a second, then stopped" in said
 
 
 # Edit and run
