@@ -6,7 +6,7 @@ out, because a figure that misses something must not look whole.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from sys import getsizeof
@@ -19,6 +19,7 @@ MOST_FAILURES: Final = 10_000
 MOST_BYTES: Final = 32 << 20  # of the kept failures
 MOST_ENDED: Final = 2_000
 MOST_OF_A_JOB: Final = 100  # failures that are shown
+BURIED: Final = "buried"  # outcome of a job that stays in its queue
 _MOST_RUNNING: Final = 10_000
 _MOST_WORKERS: Final = 5_000
 _MOST_TIMES: Final = 512  # of a task's last runs, for percentiles
@@ -44,6 +45,7 @@ class TaskRuns:
     done_a_minute: int  # ended well or badly in the last minute
     times: tuple[float, ...]  # milliseconds of its last runs that succeeded
     running: int
+    raised: int = 0  # kept failures of jobs that weren't buried
 
 
 class _Counted:
@@ -226,6 +228,7 @@ class RunBook:
         for event in self.running():
             key = event.topic, event.name
             running[key] = running.get(key, 0) + 1
+        raised = Counter((event.topic, event.name) for event in self.raised())
         for (topic, name), it in self._tasks.items():
             it.forget_old(now)
             yield TaskRuns(
@@ -239,6 +242,7 @@ class RunBook:
                 done_a_minute=sum(count for _, count in it.slots),
                 times=tuple(it.times),
                 running=running.get((topic, name), 0),
+                raised=raised[topic, name],
             )
 
     def running(self) -> Iterator[JobEvent]:
@@ -254,6 +258,26 @@ class RunBook:
     def failures(self) -> Iterator[JobEvent]:
         """Yield the kept failures, the newest first; those that were retried, too."""
         return reversed(self._failures.values())
+
+    def raised(self) -> Iterator[JobEvent]:
+        """Yield the last failure of each job that failed for good and wasn't buried, the newest first.
+
+        Such a job was acknowledged before it ran, or has no place in the queue any more for another reason. What has
+        succeeded since isn't among them.
+        """
+        seen: set[Key] = set()
+        for event in self.failures():
+            key = event.topic, event.id
+            if key in seen:
+                continue
+            seen.add(key)
+            success = self._ended.get(key)
+            if (
+                event.state is State.FAILED
+                and event.outcome != BURIED
+                and (success is None or success.ended_at < event.ended_at)
+            ):
+                yield event
 
     def failures_of(self, topic: str, id: str) -> tuple[JobEvent, ...]:
         """Return the last kept failures of one job, the oldest first: a job may be retried for ever."""

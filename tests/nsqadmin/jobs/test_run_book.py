@@ -156,3 +156,15 @@ def test_a_job_that_is_retried_for_ever_shows_its_last_failures(book: RunBook) -
     for number in range(150):
         tell(book, event(State.RETRYING, error=f"ValueError: {number}"))
     assert [it.error for it in book.failures_of("shop", "1")] == [f"ValueError: {it}" for it in range(50, 150)]
+
+
+def test_what_raised_without_being_buried_can_be_run_again_until_it_succeeds(book: RunBook) -> None:
+    tell(book, event(State.FAILED, "buried", outcome="buried"), event(State.FAILED, "early", outcome="finished"))
+    tell(book, event(State.RETRYING, "again", outcome="sent again"), event(State.FAILED, "twice", outcome="finished"))
+    tell(book, event(State.FAILED, "twice", outcome="buried", started_at=2.0))
+    assert [it.id for it in book.raised()] == ["early"]
+    assert charge(book).raised == 1
+    tell(book, event(State.SUCCEEDED, "early", started_at=3.0))
+    assert not list(book.raised())
+    tell(book, event(State.FAILED, "early", outcome="finished", started_at=4.0))
+    assert [it.id for it in book.raised()] == ["early"]

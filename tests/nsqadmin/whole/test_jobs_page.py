@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import signal
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.parse import urlencode
 
@@ -413,6 +415,35 @@ def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
     assert f"retried {done} failed jobs of one task of slow/jobs at 1 a second, then stopped" in said
 
 
+def test_a_job_that_raised_after_its_acknowledgement_is_run_again_from_the_page_of_jobs(shop: Shop) -> None:
+    """From the page of jobs: Run again, confirm. It ran again once, so it is no longer offered once that succeeds."""
+    one = shop.nodes[0]
+    publish(one, "early", plain_body(1), headers("taskiq", "mails.early", "early-1"))
+    with one.connect() as client:
+        client.subscribe("early", "jobs", ready=1)
+        client.finish(*client.messages(1))
+    raised = event(State.FAILED, "mails.early", "early-1", "early", ms=5.0, outcome="finished", error="ValueError: x")
+    report(one, raised)
+    eventually(lambda: shop.tasks().get("mails.early", {}).get("raised") == 1)
+    page = shop.text("/jobs?filter=mails.early")
+    assert "+1 not buried" in page
+    link = re.search(r'href="(/actions/redeliver\?[^"]*mails.early[^"]*)"', page)
+    assert link is not None
+    plan = shop.text(link[1])
+    assert "Replay 1 message of early" in plan
+    assert re.search(r'value="channel:jobs" required checked', plan)
+    task = shop.text("/jobs/task?name=mails.early")
+    assert "Run selected again…" in task
+    assert 'name="job" value="early-1"' in task
+    assert "Select jobs first" in shop.text(f"{link[1]}&on=selected", 400)
+    before = one.channel("early", "jobs")["depth"]
+    shop.post("/actions/redeliver", {"topic": "early", "messages": hidden(plan)["messages"], "to": "channel:jobs"})
+    assert one.channel("early", "jobs")["depth"] == before + 1
+    report(one, event(State.SUCCEEDED, "mails.early", "early-1", "early", started_at=time.time() + 1, ms=5.0))
+    eventually(lambda: shop.tasks()["mails.early"]["raised"] == 0)
+    shop.post("/actions/redeliver", {"topic": "early", "messages": hidden(plan)["messages"], "to": "channel:none"}, 404)
+
+
 # Edit and run
 
 
@@ -582,38 +613,82 @@ can = ["payload", "operator"]
 """
 
 
-def test_without_payload_no_task_has_a_name(tmp_path: Path) -> None:
-    (tmp_path / "roles.toml").write_text(ROLES)
-    with Nsqd(tmp_path / "nsqd", "retention-bytes=1GB", "broadcast-address=127.0.0.1") as nsqd:
+@dataclass
+class Guarded:
+    """One job, and an nsqadmin with roles."""
+
+    nsqd: Nsqd
+    admin: Nsqadmin
+
+    def ask(self, user: str, path: str, form: str = "") -> Any:
+        who = {"x-forwarded-user": user, "content-type": "application/x-www-form-urlencoded"}
+        return self.admin.http("POST" if form else "GET", path, form.encode(), headers=who)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "roles.toml").write_text(ROLES)
+    with Nsqd(folder / "nsqd", "retention-bytes=1GB", "broadcast-address=127.0.0.1") as nsqd:
         publish(nsqd, "shop", celery_body(17), headers("celery", "shop.charge", "id-1"))
         nsqd.post("/channel/create?topic=shop&channel=jobs")
         report(nsqd, event(State.FAILED, "shop.secret", "id-2", "shop", traceback="secret traceback"))
-        where = f"nsqd-http-address={address(nsqd.http_address)}"
-        roles = f"roles-file={tmp_path / 'roles.toml'}"
+        where, roles = f"nsqd-http-address={address(nsqd.http_address)}", f"roles-file={folder / 'roles.toml'}"
         with Nsqadmin(where, "sample-interval=300ms", roles, "enable-publish", r"mask=\d+") as admin:
-
-            def seen(path: str) -> Any:
-                return admin.http("GET", path, headers={"x-forwarded-user": "ben"})
-
-            eventually(lambda: b"shop" in seen("/jobs").body)
-            page = seen("/jobs").body.decode()
-            assert "shop.charge" not in page
-            assert "payload" in page
-            answer = json.loads(seen("/api/v2/jobs").body)
-            assert (answer["tasks"], answer["hidden"]) == ([], ["shop"])
-            assert [it["waiting"] for it in answer["queues"]] == [1]
-            assert seen("/jobs/task?name=shop.charge").status == 404
-            assert seen("/jobs/job?topic=shop&id=id-2").status == 403
-            assert b"secret" not in seen("/jobs/id-2").body
-            assert b"shop.charge" not in seen("/jump?q=charge").body
-            form = urlencode({"topic": "shop", "channel": "jobs", "node": address(nsqd.http_address), "sequence": 0})
-            for user, right in (("ben", "payload"), ("eva", "payload"), ("fay", "publish")):
-                who = {"x-forwarded-user": user, "content-type": "application/x-www-form-urlencoded"}
-                for method, path in (("GET", f"/actions/edit?{form}"), ("POST", "/actions/edit")):
-                    answer = admin.http(method, path, f"{form}&args=[]&kwargs={{}}".encode(), headers=who)
-                    assert (answer.status, f"the right '{right}'" in unescape(answer.body.decode())) == (403, True)
-                    assert b"shop.charge" not in answer.body
+            it = Guarded(nsqd, admin)
+            eventually(lambda: b"shop" in it.ask("ben", "/jobs").body)
+            yield it
             assert "Traceback" not in admin.log
+
+
+def test_without_payload_no_task_has_a_name(guarded: Guarded) -> None:
+    page = guarded.ask("ben", "/jobs").body.decode()
+    assert "shop.charge" not in page
+    assert "payload" in page
+    answer = json.loads(guarded.ask("ben", "/api/v2/jobs").body)
+    assert (answer["tasks"], answer["hidden"]) == ([], ["shop"])
+    assert [it["waiting"] for it in answer["queues"]] == [1]
+    assert guarded.ask("ben", "/jobs/task?name=shop.charge").status == 404
+    assert guarded.ask("ben", "/jobs/job?topic=shop&id=id-2").status == 403
+    assert b"secret" not in guarded.ask("ben", "/jobs/id-2").body
+    assert b"shop.charge" not in guarded.ask("ben", "/jump?q=charge").body
+
+
+@pytest.mark.parametrize(("user", "right"), [("ben", "payload"), ("eva", "payload"), ("fay", "publish")])
+def test_an_edit_needs_to_see_to_publish_and_to_operate(guarded: Guarded, user: str, right: str) -> None:
+    """A mask is no exception: the hidden parts would be overwritten."""
+    where = {"topic": "shop", "channel": "jobs", "node": address(guarded.nsqd.http_address), "sequence": 0}
+    for form in ("", urlencode(where | {"args": "[]", "kwargs": "{}"})):
+        answer = guarded.ask(user, f"/actions/edit?{urlencode(where)}", form)
+        assert (answer.status, f"the right '{right}'" in unescape(answer.body.decode())) == (403, True)
+        assert b"shop.charge" not in answer.body
+    assert guarded.nsqd.channel("shop", "jobs")["depth"] == 1
+
+
+def test_a_flood_of_task_names_makes_neither_a_heavy_page_nor_a_false_number(guarded: Guarded) -> None:
+    """Each is as long and as random as can be, so that nothing compresses it; fay may see them."""
+    nsqd, names = guarded.nsqd, [token_hex(127) for _ in range(1_200)]
+    with sync.producer(address(nsqd.tcp)) as producer:
+        producer.publish_many("flood", [b"{}"] * 1_200, headers=[headers("celery", it, "x") for it in names])
+    nsqd.post("/channel/create?topic=flood&channel=jobs")
+    with nsqd.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe("flood", "jobs", ready=1_200)
+        client.send(b"".join(bury(it.id, "x") for it in client.messages(1_200)))
+        eventually(lambda: nsqd.channel("flood", "jobs").get("buried_count") == 1_200)
+    eventually(lambda: b"There are too many task names" in guarded.ask("fay", "/jobs").body)
+    page = guarded.ask("fay", "/jobs").body
+    assert len(gzip.compress(page, 4)) < 40_000  # scripts and styles have the other 20 kB
+    answer = json.loads(guarded.ask("fay", "/api/v2/jobs").body)
+    assert (len(answer["tasks"]), answer["unlisted_jobs"]) == (1_001, 1_202 - 1_001)
+    listed = {it["name"] for it in answer["tasks"]}
+    unlisted = next(it for it in names if it not in listed)
+    shown = guarded.ask("fay", f"/jobs/task?name={unlisted}")
+    assert shown.status == 200
+    assert b"unknown" in shown.body
+    assert b"Retry all of this task" in shown.body
+    none = guarded.ask("fay", "/jobs/task?name=nothing")
+    assert (none.status, b"None was found among the jobs that could be read" in none.body) == (404, True)
 
 
 # Anyone may publish to the topic
