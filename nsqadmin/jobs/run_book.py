@@ -272,11 +272,8 @@ class RunBook:
                 continue
             seen.add(key)
             success = self._ended.get(key)
-            if (
-                event.state is State.FAILED
-                and event.outcome != BURIED
-                and (success is None or success.ended_at < event.ended_at)
-            ):
+            is_away = event.state is State.FAILED and event.outcome not in ("", BURIED)
+            if is_away and (success is None or success.ended_at < event.ended_at):
                 yield event
 
     def failures_of(self, topic: str, id: str) -> tuple[JobEvent, ...]:
