@@ -522,6 +522,20 @@ def test_edit_and_run_runs_the_edited_arguments_once_and_links_to_the_copy(shop:
     assert "EUR" not in said
 
 
+@pytest.mark.parametrize(
+    ("queue", "tab"), [("mails", "messages"), ("shop", "deferred"), ("shop", "buried"), ("mails", "inflight")]
+)
+def test_each_message_of_a_channel_can_be_edited_from_its_details(shop: Shop, queue: str, tab: str) -> None:
+    one = shop.nodes[0]
+    with one.connect() as client:
+        if tab == "inflight":
+            client.subscribe(queue, "jobs", ready=1)
+            client.messages(1)
+        link = re.search(r'<a href="([^"]+)" data-detail', shop.text(f"/topics/{queue}/jobs?tab={tab}"))
+        assert link is not None
+        assert "The copy is a new message" in edit_form(shop, shop.text(link[1]))
+
+
 def test_wrong_text_is_refused_before_anything_is_sent_and_stays_in_the_form(shop: Shop) -> None:
     a_failed_job(shop, "shop.fix", "fix-2", celery_body(17))
     form = hidden(edit_form(shop, shop.text("/jobs/job?topic=edit-fix-2&id=fix-2")))
