@@ -27,7 +27,6 @@ from nsqadmin.messages.reading import code_of, why
 from nsqadmin.messages.selection_reading import SelectionReader
 from nsqadmin.upstream.acting import acting_for
 from nsqadmin.upstream.client import UpstreamError
-from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +53,15 @@ _FRESH: Final = 5.0  # seconds for which a reading serves the same user's plans,
 _FULL_PAUSE: Final = 1.0  # seconds until a channel without room is tried again
 _NO_ANSWER: Final = "it did not confirm in time: it may have retried some of the jobs, or still do it"
 _NONSENSE: Final = (KeyError, TypeError, ValueError, RecursionError)
+
+
+class CannotRetry(Exception):
+    """The request is refused; the message says why, for the user."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        """`status` is HTTP's."""
+        super().__init__(reason)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +163,14 @@ class Retries:
     # Acting
 
     async def begin(self, wanted: RetryWanted, reading: FailedReading, caller: Caller) -> Retry:
-        """Begin a retry. Raise 403 without the rights, 409 if one runs for this task, and 503 if too many run."""
+        """Begin a retry. Raise CannotRetry without the rights, if one runs for this task, or if too many run."""
         for right in (Right.PAYLOAD, VERBS[Verb.KICK].right):
             if reason := caller.identity.why_not(right, wanted.topic):
-                raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+                raise CannotRetry(403, reason)
         if any(it.is_running for it in self.of(wanted.topic, wanted.channel, wanted.task)):
-            raise HttpError(409, "JOB_UNDER_WAY", details={"reason": "A retry of this task is running: stop it first."})
+            raise CannotRetry(409, "A retry of this task is running: stop it first.")
         if len(self._ends) >= MOST_RUNNING:
-            reason = f"{MOST_RUNNING} retries are running: stop one, or wait until one ends."
-            raise HttpError(503, "TOO_MANY", details={"reason": reason})
+            raise CannotRetry(503, f"{MOST_RUNNING} retries are running: stop one, or wait until one ends.")
         total = reading.count(wanted.reason)
         if wanted.limit and (total.value is None or total.value > wanted.limit):
             total = replace(total, value=wanted.limit)
@@ -181,10 +188,10 @@ class Retries:
                 await end.wait()
 
     async def stop(self, topic: str, id: str) -> Retry:
-        """Stop a retry. Raise 404 if it isn't known."""
+        """Stop a retry. Raise CannotRetry if it isn't known."""
         retry = next((it for it in self._known if it.id == id and it.wanted.topic == topic), None)
         if retry is None:
-            raise HttpError(404, "RETRY_NOT_FOUND", details={"reason": "This retry is no longer known."})
+            raise CannotRetry(404, "This retry is no longer known.")
         if (stop := self._stops.get(id)) is not None:
             retry.is_stopped = True
             stop.set()

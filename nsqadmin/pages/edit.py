@@ -283,7 +283,7 @@ def _consequences(source: _Source, *, is_repeatable: bool) -> Iterator[Consequen
         yield Consequence(text="It is the same job: its id, its result and its time line continue.")
     if GROUP in message.headers:
         yield Consequence(text=f"It stays in its group, {message.headers[GROUP][:100]}.")
-    yield Consequence(text="The topic's other channels skip the copy. What they have of the message stays.")
+    yield Consequence(text="The topic's other channels skip the copy. The message stays with them.")
     row = next((it for it in channel.nodes if it.node == message.node), None)
     if channel.paused is not Paused.NO:
         text = "The channel is paused: the copy waits until it is unpaused."

@@ -12,7 +12,7 @@ from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Severity
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, require
-from nsqadmin.jobs.retries import MOST_READ, NAME, STOP
+from nsqadmin.jobs.retries import MOST_READ, NAME, STOP, CannotRetry
 from nsqadmin.jobs.retry import RetryWanted, in_words
 from nsqadmin.jobs.tasks import Trust
 from nsqadmin.messages.buried_actions import DEFAULT_RATE, parse_rate
@@ -92,8 +92,8 @@ class _RetryPages:
             retry = await run_trio(self._retries.begin, plan.wanted, plan.reading, caller_of(request))
             await run_trio(self._retries.wait, retry, _PATIENCE)
             return await self._receipt(request, retry, plan.reading)
-        except HttpError as error:
-            return await refusal_page(self._painter, request, error, _REFUSED)
+        except (HttpError, CannotRetry) as error:
+            return await refusal_page(self._painter, request, _refusal(error), _REFUSED)
 
     async def stop(self, request: Request) -> Response:
         try:
@@ -104,8 +104,8 @@ class _RetryPages:
             retry = await run_trio(self._retries.stop, topic, form.get("retry", ""))
             await run_trio(self._retries.wait, retry, _PATIENCE)
             return await self._receipt(request, retry, None)
-        except HttpError as error:
-            return await refusal_page(self._painter, request, error, "Nothing was stopped")
+        except (HttpError, CannotRetry) as error:
+            return await refusal_page(self._painter, request, _refusal(error), "Nothing was stopped")
 
     async def _plan(self, request: Request, values: Mapping[str, str]) -> _Plan:
         """Read what a form asks for. Raise 400, 403, 404."""
@@ -153,6 +153,12 @@ class _RetryPages:
             result="ok" if not retry.errors else "partly" if retry.done else "failed",
             back=self._painter.links.to("/jobs/task", name=wanted.task),
         )
+
+
+def _refusal(error: HttpError | CannotRetry) -> HttpError:
+    if isinstance(error, HttpError):
+        return error
+    return HttpError(error.status, "CANNOT_RETRY", details={"reason": str(error)})
 
 
 def _consequences(plan: _Plan) -> Iterator[Consequence]:
