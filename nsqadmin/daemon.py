@@ -34,6 +34,7 @@ from nsqadmin.http.login import Access, read_policy
 from nsqadmin.jobs import endpoints as job_endpoints
 from nsqadmin.jobs.instances import Finder
 from nsqadmin.jobs.listening import Listener
+from nsqadmin.jobs.retries import Retries
 from nsqadmin.jobs.run_book import FailureRate, RunBook
 from nsqadmin.jobs.service import Jobs
 from nsqadmin.jobs.survey import Surveyor
@@ -235,6 +236,8 @@ async def _live_services(
     messages = Messages(
         upstream, sampler, _masking_of(settings.options), activity, all_see_payload=policy.shows_payload_to_all
     )
+    retries = Retries(upstream, messages.reader, sampler, activity)
+    nursery.start_soon(retries.run)
     return Services(
         settings=settings,
         view=sampler,
@@ -244,6 +247,7 @@ async def _live_services(
         executor=Executor(queries, activity, notifier, lost_by=lambda action: messages_lost(sampler.snapshot, action)),
         messages=messages,
         jobs=Jobs(sampler, Surveyor(upstream, messages.reader), runs, listener),
+        retries=retries,
         policies=PolicyQuestions(upstream),
         groups=GroupQuestions(upstream),
         sampler=sampler,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nsqadmin.http.config import Settings
     from nsqadmin.http.live import Hub
     from nsqadmin.http.login import Access
+    from nsqadmin.jobs.retries import Retries
     from nsqadmin.jobs.service import Jobs
     from nsqadmin.messages.service import Messages
     from nsqadmin.oidc.login_flow import LoginFlow
@@ -43,6 +44,7 @@ class Services:
     executor: Executor | None = None
     messages: Messages | None = None
     jobs: Jobs | None = None
+    retries: Retries | None = None
     policies: PolicyQuestions | None = None
     groups: GroupQuestions | None = None
     sampler: Sampler | None = None

@@ -51,6 +51,11 @@ class Caller:
     user_agent: str = ""
     url: str = ""
 
+    @property
+    def name(self) -> str:
+        """The name that nodes record. Without a login, the address of the browser says more than ours."""
+        return self.identity.user or self.basic_user or f"anonymous at {self.remote.rpartition(':')[0]}"
+
 
 def identity_of(request: Request) -> Identity:
     """Return the user. The application has identified them before it called the handler."""

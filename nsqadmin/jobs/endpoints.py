@@ -32,6 +32,7 @@ def routes(jobs: Jobs, finder: Finder) -> list[Route]:
                 "missing": [{"node": node, "reason": why} for node, why in (*shown.missing, *shown.troubles)],
                 "dropped_reports": shown.dropped,
                 "unlisted_reports": shown.unlisted,
+                "unlisted_jobs": shown.unlisted_jobs,
                 "taken_at": shown.taken_at,
             }
         )
@@ -67,6 +68,7 @@ def task_json(task: TaskRow) -> dict[str, Any]:
         "p95": task.p95,
         "error": task.error,
         "error_count": task.error_count,
+        "raised": task.raised if task.is_reported else None,
     }
 
 

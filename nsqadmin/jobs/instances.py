@@ -7,8 +7,8 @@ messages. By its headers, we find those that are buried, deferred or in flight, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.access import Right
@@ -16,6 +16,7 @@ from nsqadmin.jobs.arguments import Arguments, arguments_of
 from nsqadmin.messages.filters import Filter, by_header
 from nsqadmin.messages.lists import Look
 from nsqadmin.messages.searching import Search
+from nsqadmin.messages.selection import MOST
 from nsqcommon.job_reports import JobEvent, State
 
 if TYPE_CHECKING:
@@ -25,13 +26,16 @@ if TYPE_CHECKING:
     from nsqadmin.messages.buried import Burial
     from nsqadmin.messages.deferred import Deferral
     from nsqadmin.messages.in_flight import MessageInFlight
+    from nsqadmin.messages.jobs import QueuedJob
     from nsqadmin.messages.lists import ListedMessage
     from nsqadmin.messages.model import Message, SearchResult
     from nsqadmin.messages.service import Messages
 
 MOST_LISTED: Final = 200  # jobs of a queue in each list
 _MOST_IN_FLIGHT: Final = 500  # of a queue, to look through
+MOST_RAISED: Final = 200  # jobs to run again at once
 _SECONDS: Final = 2.0  # that a search may take
+_PATIENT_SECONDS: Final = 6.0
 _MOST_SENT: Final = 20  # messages of one job in the history
 _MOST_QUEUES: Final = 50  # with messages, to look for a job in
 
@@ -50,6 +54,12 @@ class QueuedJobs:
     @property
     def is_empty(self) -> bool:
         return not (self.buried or self.deferred or self.in_flight)
+
+    @property
+    def jobs(self) -> Iterator[QueuedJob]:
+        listed: tuple[ListedMessage, ...] = (*self.buried, *self.deferred)
+        found = [it.message.job for it in listed if it.message is not None]
+        return (job for job in (*found, *(it.job for it in self.in_flight)) if job is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +141,33 @@ class Finder:
             is_cut=is_cut,
             missing=tuple(sorted(missing.items())),
         )
+
+    async def raised(
+        self, topic: str, name: str, identity: Identity, ids: Collection[str] = ()
+    ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+        """Return the messages of jobs of a task that were reported as failed, but aren't buried, and notes for the user.
+
+        With `ids`, only of these jobs. A job that was sent several times has its last message.
+        """
+        events = [it for it in self._jobs.book.raised() if (it.topic, it.name) == (topic, name)]
+        wanted = {it.id for it in events if not ids or it.id in ids}
+        notes: list[str] = []
+        if len(wanted) > MOST_RAISED:
+            wanted = {it.id for it in events[:MOST_RAISED]}
+            notes.append(f"These are the last {MOST_RAISED} that failed. There are more.")
+        search = Search(
+            topic=topic, wanted=by_header("job-name", name), identity=identity, limit=MOST, seconds=_PATIENT_SECONDS
+        )
+        found: dict[str, Message] = {}
+        for it in (await self._messages.search(replace(search, with_bodies=False))).messages:
+            if it.job is not None and it.job.id in wanted and it.sequence is not None:
+                last = found.get(it.job.id)
+                found[it.job.id] = it if last is None or it.timestamp > last.timestamp else last
+        if missing := len(wanted) - len(found):
+            notes.append(
+                f"{missing:,} of {len(wanted):,} failed jobs are not in the history any more, or were not found."
+            )
+        return tuple(found.values()), tuple(notes)
 
     async def topics_of(self, id: str, identity: Identity) -> list[str]:
         """Return the topics that have a job with this id, as far as it is known without reading history."""

@@ -7,7 +7,7 @@ out, because a figure that misses something must not look whole.
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from sys import getsizeof
@@ -20,6 +20,7 @@ MOST_FAILURES: Final = 10_000
 MOST_BYTES: Final = 32 << 20  # of the kept failures
 MOST_ENDED: Final = 2_000
 MOST_OF_A_JOB: Final = 100  # failures that are shown
+BURIED: Final = "buried"  # outcome of a job that stays in its queue
 _MOST_RUNNING: Final = 10_000
 _MOST_WORKERS: Final = 5_000
 _MOST_TIMES: Final = 512  # of a task's last runs, for percentiles
@@ -49,6 +50,7 @@ class TaskRuns:
     running: int
     done_lately: tuple[int, ...] = ()  # runs that ended well or badly, in each half minute of the last 12, oldest first
     failed_lately: tuple[int, ...] = ()
+    raised: int = 0  # kept failures of jobs that weren't buried
 
 
 class History:
@@ -263,6 +265,7 @@ class RunBook:
         for event in self.running():
             key = event.topic, event.name
             running[key] = running.get(key, 0) + 1
+        raised = Counter((event.topic, event.name) for event in self.raised())
         for (topic, name), it in self._tasks.items():
             it.forget_old(now)
             done_lately, failed_lately = it.history.until(now)
@@ -279,6 +282,7 @@ class RunBook:
                 running=running.get((topic, name), 0),
                 done_lately=done_lately,
                 failed_lately=failed_lately,
+                raised=raised[topic, name],
             )
 
     def running(self) -> Iterator[JobEvent]:
@@ -294,6 +298,23 @@ class RunBook:
     def failures(self) -> Iterator[JobEvent]:
         """Yield the kept failures, the newest first; those that were retried, too."""
         return reversed(self._failures.values())
+
+    def raised(self) -> Iterator[JobEvent]:
+        """Yield the last failure of each job that failed for good and wasn't buried, the newest first.
+
+        Such a job was acknowledged before it ran, or has no place in the queue any more for another reason. What has
+        succeeded since isn't among them.
+        """
+        seen: set[Key] = set()
+        for event in self.failures():
+            key = event.topic, event.id
+            if key in seen:
+                continue
+            seen.add(key)
+            success = self._ended.get(key)
+            is_away = event.state is State.FAILED and event.outcome not in ("", BURIED)
+            if is_away and (success is None or success.ended_at < event.ended_at):
+                yield event
 
     def failures_of(self, topic: str, id: str) -> tuple[JobEvent, ...]:
         """Return the last kept failures of one job, the oldest first: a job may be retried for ever."""

@@ -13,7 +13,7 @@ import trio
 from nsqadmin.access import Right
 from nsqadmin.cluster.view import seen_by
 from nsqadmin.jobs.survey import Kind, SurveyResult, queues_of
-from nsqadmin.jobs.tasks import QueueRow, TaskRow, queue_rows, task_rows
+from nsqadmin.jobs.tasks import QueueRow, TaskRow, queue_rows, task_rows, unlisted_row
 from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class JobsShown:
     has_reports: bool  # some worker reports
     dropped: int  # events that workers could not send
     unlisted: int  # events of tasks beyond those we count
+    unlisted_jobs: int  # messages that were read, of tasks whose names aren't listed
     is_running_cut: bool  # more jobs run than we keep
     taken_at: float  # when the messages were read
 
@@ -76,9 +77,14 @@ class Jobs:
             has_reports=self.book.has_reports,
             dropped=self.book.dropped,
             unlisted=self.book.unlisted,
+            unlisted_jobs=sum(it.unlisted for it in queues),
             is_running_cut=self.book.is_running_cut,
             taken_at=survey.taken_at,
         )
+
+    def unlisted(self, name: str, identity: Identity) -> TaskRow | None:
+        """Return a row for a task whose name may not have found room in the last survey; None: it isn't there."""
+        return unlisted_row(name, (it for it in self._survey.queues if identity.may(Right.PAYLOAD, it.topic)))
 
     def channels(self, identity: Identity) -> list[Channel]:
         """Return the queues that the user may see."""
@@ -103,7 +109,8 @@ class Jobs:
         try:
             began = trio.current_time()
             snapshot = self._view.snapshot
-            found = await self._surveyor.survey(snapshot, queues_of(snapshot, self.book.queues()))
+            reported = {name for _, name in self.book.names()}
+            found = await self._surveyor.survey(snapshot, queues_of(snapshot, self.book.queues()), reported)
             self._read_at = trio.current_time()
             self._survey = SurveyResult(queues=tuple(found), taken_at=time(), took=self._read_at - began)
         finally:

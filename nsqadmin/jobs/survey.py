@@ -3,12 +3,15 @@
 By task, what is buried, deferred and in flight is exact up to 10,000 messages of each, over all queues; what waits is
 estimated from the first messages of each queue. Smaller queues come first, so that a large one doesn't hide them. Nodes
 are read side by side, each with one request at a time, and those that don't answer are named.
+
+Anyone can publish messages with any names, so we count by 1,000 names, and those that workers report. A name that has
+found no room never gets it later, so the count of a listed name is never too small because of the others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 CHANNEL: Final = "jobs"  # of each queue of nsqjobs
 MOST_READ: Final = 10_000  # messages of each kind, over all queues
 MOST_SAMPLED: Final = 2_000  # waiting messages of a queue
+MOST_NAMES: Final = 1_000  # of tasks that no worker reports
+_LONGEST_NAME: Final = 255  # characters; nsqjobs cuts longer ones
+_LONGEST_REASON: Final = 1_024
 _MOST_BYTES: Final = 8 << 20  # of one node's bodies of one kind
 _LONGEST: Final = 4.0  # seconds; what hasn't been read by then is unknown
 _IN_A_REQUEST: Final = 1_000  # messages
@@ -54,6 +60,7 @@ class KindReading:
     by_task: Counter[str] = field(default_factory=Counter)
     retrying: Counter[str] = field(default_factory=Counter)  # those of them that are retries
     errors: dict[str, Counter[str]] = field(default_factory=dict)  # reasons of burials by task
+    unlisted: int = 0  # jobs of tasks whose names have found no room
     is_guessed: bool = False  # some of what was read may be of another kind
     missing: dict[str, str] = field(default_factory=dict)  # nodes that weren't read, or not to the end, and why
 
@@ -62,12 +69,34 @@ class KindReading:
         return not self.missing
 
 
+class TaskNames:
+    """The names by which a survey counts."""
+
+    def __init__(self, reported: Iterable[str] = ()) -> None:
+        self._reported = frozenset(reported)
+        self._others: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._reported or name in self._others
+
+    def take(self, name: str) -> bool:
+        """List a name if there is room. Return True if it is listed."""
+        if name not in self and len(self._others) < MOST_NAMES and len(name) <= _LONGEST_NAME:
+            self._others.add(name)
+        return name in self
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReading:
     topic: str
     channel: str
     kinds: Mapping[Kind, KindReading]
     libraries: Mapping[str, str]  # by task
+    names: TaskNames = field(default_factory=TaskNames)  # those by which all queues are counted
+
+    @property
+    def unlisted(self) -> int:
+        return sum(it.unlisted for it in self.kinds.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +145,11 @@ class Surveyor:
         self._upstream = upstream
         self._reader = reader
 
-    async def survey(self, snapshot: Snapshot, channels: Sequence[Channel]) -> list[QueueReading]:
+    async def survey(
+        self, snapshot: Snapshot, channels: Sequence[Channel], reported: Iterable[str] = ()
+    ) -> list[QueueReading]:
+        """Read the queues. `reported` are names of tasks that are counted in any case."""
+        names = TaskNames(reported)
         found = {(it.topic, it.name): _empty(it) for it in channels}
         libraries: dict[tuple[str, str], dict[str, str]] = {key: {} for key in found}
         by_node: dict[str, list[_Errand]] = {}
@@ -138,7 +171,7 @@ class Surveyor:
                     errand = left[0]
                     key = errand.channel.topic, errand.channel.name
                     kind = found[key][errand.kind]
-                    problem = await self._read(errand, kind, libraries[key])
+                    problem = await self._read(errand, kind, _Count(kind, errand.kind, names, libraries[key]))
                     if problem:
                         kind.missing[node] = problem
                     left.pop(0)
@@ -150,24 +183,24 @@ class Surveyor:
             for node, errands in by_node.items():
                 nursery.start_soon(visit, node, errands)
         return [
-            QueueReading(topic=topic, channel=name, kinds=kinds, libraries=libraries[topic, name])
+            QueueReading(topic=topic, channel=name, kinds=kinds, libraries=libraries[topic, name], names=names)
             for (topic, name), kinds in found.items()
         ]
 
-    async def _read(self, errand: _Errand, kind: KindReading, libraries: dict[str, str]) -> str:
+    async def _read(self, errand: _Errand, kind: KindReading, count: _Count) -> str:
         """Read one kind. Return why that failed, or ended early; "": it is complete."""
         if not errand.limit:
             return "there are too many messages to read"
         try:
             if errand.kind is Kind.WAITING:
-                return await self._sample(errand, kind, libraries)
-            return await self._list(errand, kind, libraries)
+                return await self._sample(errand, kind, count)
+            return await self._list(errand, count)
         except (Unreadable, UpstreamError) as error:
             return str(error) if isinstance(error, Unreadable) else why(error)
         except _NONSENSE as error:
             return f"its answer cannot be read: {error!r:.200}"
 
-    async def _list(self, errand: _Errand, kind: KindReading, libraries: dict[str, str]) -> str:
+    async def _list(self, errand: _Errand, counted: _Count) -> str:
         channel, node = errand.channel, errand.row.node
         after, read, size = "", 0, 0
         while True:
@@ -180,7 +213,7 @@ class Surveyor:
                     count += 1
                     size += len(line.get("body", "")) + len(line.get("body_base64", ""))
                     after = str(line["sequence"] if errand.kind is Kind.BURIED else line["after"])
-                    _add(kind, _job_of(line), libraries, str(line.get("reason", "")), errand.kind)
+                    counted.add(_job_of(line), str(line.get("reason", ""))[:_LONGEST_REASON])
                     if size > _MOST_BYTES:
                         return "its messages are large, and were not all read"
             read += count
@@ -189,7 +222,7 @@ class Surveyor:
             if read >= errand.limit:
                 return "there are too many messages to read"
 
-    async def _sample(self, errand: _Errand, kind: KindReading, libraries: dict[str, str]) -> str:
+    async def _sample(self, errand: _Errand, kind: KindReading, count: _Count) -> str:
         channel, node, size = errand.channel, errand.row.node, 0
         asked = {"topic": channel.topic, "channel": channel.name, "limit": min(errand.limit, _MOST_PLACES)}
         raw = await self._upstream.get_json(node, f"/channel/position?{urlencode(asked)}")
@@ -207,7 +240,7 @@ class Surveyor:
                     if "gap" in line or "next" in line:
                         continue
                     size += len(line.get("body", "")) + len(line.get("body_base64", ""))
-                    _add(kind, _job_of(line), libraries, "", errand.kind)
+                    count.add(_job_of(line))
                     if size > _MOST_BYTES:
                         return ""  # a smaller sample
         return ""
@@ -251,13 +284,27 @@ def _job_of(line: Mapping[str, Any]) -> QueuedJob | None:
     return job_in(headers_in(line.get("headers", {})))
 
 
-def _add(kind: KindReading, job: QueuedJob | None, libraries: dict[str, str], reason: str, of: Kind) -> None:
-    kind.read += 1
-    name = job.name if job is not None else ""  # a message that is no job
-    kind.by_task[name] += 1
-    if job is not None:
-        libraries.setdefault(name, job.library)
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Counts the messages of one kind of one queue."""
+
+    reading: KindReading
+    kind: Kind
+    names: TaskNames
+    libraries: dict[str, str]
+
+    def add(self, job: QueuedJob | None, reason: str = "") -> None:
+        reading = self.reading
+        reading.read += 1
+        if job is None:
+            reading.by_task[""] += 1  # a message that is no job
+            return
+        if not self.names.take(job.name):
+            reading.unlisted += 1
+            return
+        reading.by_task[job.name] += 1
+        self.libraries.setdefault(job.name, job.library)
         if job.retries:
-            kind.retrying[name] += 1
-    if of is Kind.BURIED:
-        kind.errors.setdefault(name, Counter())[reason] += 1
+            reading.retrying[job.name] += 1
+        if self.kind is Kind.BURIED:
+            reading.errors.setdefault(job.name, Counter())[reason] += 1

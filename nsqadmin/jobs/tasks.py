@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.jobs.run_book import percentile, top_error
-from nsqadmin.jobs.survey import Kind, QueueReading
+from nsqadmin.jobs.survey import Kind, KindReading, QueueReading
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
@@ -74,12 +74,14 @@ class TaskRow:
     is_reported: bool = False
     done_lately: tuple[int, ...] = ()  # runs that ended, in each half minute of the last 12; empty: not reported
     failed_lately: tuple[int, ...] = ()
+    raised: int = 0  # reported failures of jobs that aren't buried, so they can only be run again
+    raised_in: tuple[tuple[str, str], ...] = ()
 
     @property
     def rank(self) -> tuple[int, int, int, str]:
         """Orders tasks, those that need attention first."""
         return (
-            -(self.failed.value or 0),
+            -(self.failed.value or 0) - self.raised,
             -(self.retrying.value or 0),
             -((self.waiting.value or 0) + (self.in_flight.value or 0)),
             self.name,
@@ -116,6 +118,8 @@ class _Sum:
     done_lately: tuple[int, ...] = ()
     failed_lately: tuple[int, ...] = ()
     is_reported: bool = False
+    raised: int = 0
+    raised_in: list[tuple[str, str]] = field(default_factory=list)
 
 
 def queue_rows(channels: Iterable[Channel]) -> tuple[QueueRow, ...]:
@@ -149,6 +153,24 @@ def task_rows(queues: Sequence[QueueReading], reported: Iterable[TaskRuns]) -> t
     return tuple(sorted((_row(name, it) for name, it in sums.items()), key=lambda row: row.rank))
 
 
+def unlisted_row(name: str, queues: Iterable[QueueReading]) -> TaskRow | None:
+    """Return a row without figures for a task that may be among those whose names weren't listed; None: it isn't."""
+    where = tuple((it.topic, it.channel) for it in queues if it.unlisted and name not in it.names)
+    if not (where and name):
+        return None
+    return TaskRow(
+        name=name,
+        libraries=(),
+        queues=where,
+        waiting=UNKNOWN,
+        in_flight=UNKNOWN,
+        running=None,
+        scheduled=UNKNOWN,
+        retrying=UNKNOWN,
+        failed=UNKNOWN,
+    )
+
+
 def _add_queue(it: _Sum, queue: QueueReading, name: str) -> None:
     it.queues[queue.topic, queue.channel] = None
     if library := queue.libraries.get(name):
@@ -172,15 +194,24 @@ def _add_queue(it: _Sum, queue: QueueReading, name: str) -> None:
 def _counted(queue: QueueReading, kind: Kind, name: str) -> Quantity:
     reading = queue.kinds[kind]
     count = reading.by_task[name]
+    if _may_hide(queue, reading, name):
+        return UNKNOWN
     if reading.is_whole:
         return Quantity(count)
     return Quantity(count, Trust.AT_LEAST) if count else UNKNOWN
+
+
+def _may_hide(queue: QueueReading, reading: KindReading, name: str) -> bool:
+    """Return True if jobs of this task may be among those whose names weren't listed."""
+    return bool(reading.unlisted) and name not in queue.names
 
 
 def _estimated(queue: QueueReading, name: str) -> Quantity:
     """Return how many messages of a task wait, by its share of those that were read."""
     reading = queue.kinds[Kind.WAITING]
     seen = reading.by_task[name]
+    if _may_hide(queue, reading, name):
+        return UNKNOWN
     if reading.read >= reading.total and reading.is_whole and not reading.is_guessed:
         return Quantity(seen)
     if not seen:
@@ -199,6 +230,9 @@ def _add_runs(it: _Sum, runs: TaskRuns) -> None:
     it.times += runs.times
     it.done_lately = _together(it.done_lately, runs.done_lately)
     it.failed_lately = _together(it.failed_lately, runs.failed_lately)
+    it.raised += runs.raised
+    if runs.raised:
+        it.raised_in.append((runs.topic, runs.channel))
 
 
 def _together(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
@@ -228,4 +262,6 @@ def _row(name: str, it: _Sum) -> TaskRow:
         is_reported=it.is_reported,
         done_lately=it.done_lately,
         failed_lately=it.failed_lately,
+        raised=it.raised,
+        raised_in=tuple(it.raised_in),
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import trio
 
 from nsqadmin.messages.buried import Burial, BuriedSummary, NodeSummary
-from nsqadmin.messages.buried_actions import MOST_NAMED, plan_buried
+from nsqadmin.messages.buried_actions import plan_buried
 from nsqadmin.messages.deferred import Deferral, NodeDeferred
 from nsqadmin.messages.deferred_actions import chosen_of, plan_deferred
 from nsqadmin.messages.in_flight import MessageInFlight, NodeInFlight
@@ -106,7 +106,7 @@ class Selections(Generic[N, M]):
         began = time()
 
         async def shielded() -> tuple[R, ...]:
-            with trio.CancelScope(shield=True), acting_for(_name_of(caller)):
+            with trio.CancelScope(shield=True), acting_for(caller.name):
                 results = await act(plan, self._upstream, told)  # each request has its own deadline
             return results
 
@@ -144,12 +144,6 @@ def _reasons(summary: Summary[N]) -> Iterator[str]:
 
 
 class BuriedSelections(Selections[NodeSummary, Burial]):
-    async def matching(self, channel: Channel, identity: Identity, wanted: Filter) -> tuple[tuple[str, str], ...]:
-        """Return node and id of all matches, the oldest first: as many as can be named and the time allows."""
-        look = Look(wanted=wanted, limit=MOST_NAMED, after={}, seconds=_LONGEST_SEARCH)
-        _, page = await self._read(self._reader.everything, channel, identity, look)
-        return tuple((it.node, it.id) for it in page.lines if it.id)
-
     async def plan(self, channel: Channel, wanted: Wanted, identity: Identity) -> BuriedPlan:
         """Ask the nodes for their messages, and return the plan of a kick or discard. Raise BadRequest."""
         sight, summary = self.sight(channel, identity), BuriedSummary(nodes=(await self._told(channel)).nodes)
@@ -173,8 +167,3 @@ class DeferredSelections(Selections[NodeDeferred, Deferral]):
 
 class InFlightSelections(Selections[NodeInFlight, MessageInFlight]):
     """Messages in flight, which can only be read: nothing takes a message from its consumer."""
-
-
-def _name_of(caller: Caller) -> str:
-    """Return the name that nodes keep with a kick. Without a login, the address of the browser says more than ours."""
-    return caller.identity.user or caller.basic_user or f"anonymous at {caller.remote.rpartition(':')[0]}"

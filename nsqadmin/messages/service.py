@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 from time import time
 from typing import TYPE_CHECKING
 
+import trio
+
 from nsqadmin.access import Right
 from nsqadmin.messages.buried import BURIED
 from nsqadmin.messages.by_id import FoundPlaces, find_message
 from nsqadmin.messages.deferred import DEFERRED
+from nsqadmin.messages.editing import NAME as EDIT
+from nsqadmin.messages.editing import CannotRun, Editor, why_not_edit
 from nsqadmin.messages.in_flight import IN_FLIGHT
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
@@ -18,17 +22,29 @@ from nsqadmin.messages.redelivery import Redeliverer
 from nsqadmin.messages.searching import Search, Searcher
 from nsqadmin.messages.selection_reading import SelectionReader
 from nsqadmin.messages.selections import BuriedSelections, DeferredSelections, InFlightSelections
+from nsqadmin.upstream.acting import acting_for
 from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from nsqadmin.access import Identity
     from nsqadmin.actions.audit import ActivityLog
+    from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
     from nsqadmin.http.responses import Caller
+    from nsqadmin.messages.editing import EditedMessage, EditReceipt
     from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.masking import Masking
-    from nsqadmin.messages.model import NodeLog, Page, Published, Redelivered, ReplayPlan, ReplayReceipt, SearchResult
+    from nsqadmin.messages.model import (
+        Message,
+        NodeLog,
+        Page,
+        Published,
+        Redelivered,
+        ReplayPlan,
+        ReplayReceipt,
+        SearchResult,
+    )
     from nsqadmin.messages.selection import Selection
     from nsqadmin.upstream.client import Upstream
 
@@ -47,6 +63,7 @@ class Messages:
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)
+        self._editor = Editor(upstream)
         reasons = Reasons(masking, all_see_payload=all_see_payload)
         buried = SelectionReader(BURIED, upstream, self.reader)
         deferred = SelectionReader(DEFERRED, upstream, self.reader)
@@ -170,6 +187,53 @@ class Messages:
             raise _refused(error) from error
         self._note_redelivery(caller, results, f"{topic} to all its channels", topic, "", began)
         return results
+
+    async def message_to_edit(
+        self, channel: Channel, identity: Identity, node: str, sequence: int, place: str = ""
+    ) -> tuple[Message | None, str]:
+        """Return the message with this sequence, or why it can't be edited. `place` is its place among deferred ones.
+
+        It is in the history, unless retention has removed it there: then a list of the channel still has it.
+        """
+        if self._view.snapshot.node(node) is None:
+            return None, "no node has this address"
+        page = await self.read(channel.topic, identity, node=node, place=str(sequence), limit=1)
+        found = next((it for it in page.messages if it.sequence == sequence), None)
+        why = next((it.reason for it in page.logs if it.reason), "")
+        if found is None and channel.buried_count:
+            buried = await self.buried.one(channel, identity, node, str(sequence))
+            found = next((it.message for it in buried.lines), None)
+        if found is None and place and channel.deferred_count:
+            deferred = await self.deferred.one(channel, identity, node, place)
+            found = next((it.message for it in deferred.lines if it.sequence == sequence), None)
+        return found, "" if found is not None else why or "its node no longer has it"
+
+    async def edit(self, wanted: EditedMessage, caller: Caller) -> EditReceipt:
+        """Run an edited copy instead of a message. Raise CannotRun, and 403 without the rights."""
+        name = f"message {wanted.sequence} of {wanted.topic}/{wanted.channel}"
+        if reason := why_not_edit(caller.identity, wanted.topic):
+            text = f"refused to edit {name}: {reason}"
+            self._note(caller, EDIT, text, wanted.topic, (), "refused", time(), channel=wanted.channel)
+            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+        began = time()
+
+        async def shielded() -> EditReceipt:
+            with trio.CancelScope(shield=True), acting_for(caller.name):
+                receipt = await self._editor.run(wanted)
+            return receipt
+
+        try:
+            with self._activity.under_way(wanted.topic):
+                receipt = await run_trio(shielded)
+        except CannotRun as error:
+            text = f"could not run an edited copy of {name}: {error.reason}"
+            self._note(caller, EDIT, text, wanted.topic, (wanted.node,), "failed", began, channel=wanted.channel)
+            raise
+        text = f"ran an edited copy of {name}, as message {receipt.sequence}"
+        text += "" if receipt.is_instead else ", in addition"
+        text += " (the same request again)" if receipt.is_repeat else ""
+        self._note(caller, EDIT, text, wanted.topic, (wanted.node,), "ok", began, channel=wanted.channel)
+        return receipt
 
     def _check_nodes(self, selection: Selection) -> None:
         """Refuse addresses that aren't our nodes: a form must not make us send requests just anywhere."""

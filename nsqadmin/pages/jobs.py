@@ -72,6 +72,8 @@ def _has(task: TaskRow, state: str) -> bool:
         return True
     if state == "running":
         return task.running != 0 if task.is_reported else task.in_flight.value != 0
+    if state == "failed" and task.raised:
+        return True
     quantity = {
         "failed": task.failed,
         "retrying": task.retrying,

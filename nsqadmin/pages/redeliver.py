@@ -9,6 +9,7 @@ from nsqadmin import numbers
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
+from nsqadmin.jobs.instances import Finder
 from nsqadmin.messages.endpoints import MOST_BODY, filter_of, selection_of
 from nsqadmin.messages.redelivery import MOST_PIECES
 from nsqadmin.messages.searching import NEWEST, Search
@@ -36,7 +37,11 @@ _CHANNEL: Final = "channel:"
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
-    return [Route("POST", "/actions/redeliver", _RedeliverPages(services, painter).redeliver)]
+    pages = _RedeliverPages(services, painter)
+    return [
+        Route("GET", "/actions/redeliver", pages.run_again),
+        Route("POST", "/actions/redeliver", pages.redeliver),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,25 @@ class _RedeliverPages:
         self._services = services
         self._painter = painter
         self._links = painter.links
+
+    async def run_again(self, request: Request) -> Response:
+        """Show the consequences of running jobs of `task=` again that failed and aren't buried: each `job=`, or all."""
+        try:
+            asked = request.query_params
+            topic, task = await self._topic(request, asked.get("topic", "")), asked.get("task", "")
+            identity, ids = require(request, Right.PAYLOAD, topic.name), asked.getlist("job")
+            if not ids and asked.get("on") == "selected" and "all" not in asked:
+                raise HttpError(400, "NOTHING_SELECTED", details={"reason": "Select jobs first."})
+            messages, jobs = messages_of(self._services), self._services.jobs
+            assert jobs is not None, "there are messages, so this is no snapshot file"
+            found, notes = await Finder(jobs, messages).raised(topic.name, task, identity, ids)
+            chosen = selected((Source(it.node, it.log or ""), it.sequence or 0) for it in found)
+            if not chosen.count:
+                reason = " ".join(("No failed job of this task can be run again.", *notes))
+                raise HttpError(404, "NOTHING_FOUND", details={"reason": reason})
+            return await self._redeliver_page(request, topic, _Chosen(chosen, notes), asked.get("channel", ""), "")
+        except HttpError as error:
+            return await refusal_page(self._painter, request, error, REFUSED)
 
     async def redeliver(self, request: Request) -> Response:
         """Show the consequences of redelivering the selected messages; with `to=`, do it."""

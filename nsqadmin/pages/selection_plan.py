@@ -162,25 +162,10 @@ class _BuriedForm:
     async def planned(
         self, request: Request, messages: Messages, channel: Channel, values: Values
     ) -> tuple[SelectionPlan[Any, Any], str]:
-        ids = await self._all_of_task(request, messages, channel, values)
-        return await messages.buried.plan(channel, self._wanted(values, ids), identity_of(request)), ""
+        return await messages.buried.plan(channel, self._wanted(values), identity_of(request)), ""
 
-    async def _all_of_task(
-        self, request: Request, messages: Messages, channel: Channel, values: Values
-    ) -> tuple[tuple[str, str], ...]:
-        """Return all buried jobs of the task that the form names; none, if it means selected messages."""
-        task = first_of(values, "task")
-        if not task or "all" not in values or self._verb is not Verb.KICK:
-            return ()
-        require(request, Right.PAYLOAD, channel.topic)  # only then the user may know which jobs these are
-        ids = await messages.buried.matching(channel, identity_of(request), by_header("job-name", task))
-        if not ids:
-            reason = "No job of this task is buried on the nodes that answer."
-            raise HttpError(404, "NOTHING_FOUND", details={"reason": reason})
-        return ids
-
-    def _wanted(self, values: Values, ids: tuple[tuple[str, str], ...] = ()) -> Wanted:
-        ids, force = ids or parse_picks(values.get("pick", ())), first_of(values, "force") == "true"
+    def _wanted(self, values: Values) -> Wanted:
+        ids, force = parse_picks(values.get("pick", ())), first_of(values, "force") == "true"
         if ids:
             return Wanted(verb=self._verb, ids=ids, force=force)
         if first_of(values, "on") == "selected":
@@ -223,7 +208,9 @@ class _DeferredForm:
             if not words:
                 raise BadRequest("select messages first")
             return Chosen(selection=selection_of(" ".join(words)), by_filter="all" in values)
-        wanted = filter_of(first_of(values, "filter"))
+        if task := first_of(values, "task"):
+            require(request, Right.PAYLOAD, channel.topic)  # only then the user may know which jobs these are
+        wanted = by_header("job-name", task) if task else filter_of(first_of(values, "filter"))
         chosen = await messages.deferred.matching(channel, identity_of(request), wanted, first_of(values, "node"))
         if not chosen.selection.count:
             reason = " ".join((*chosen.remarks, "Nothing that matches is deferred."))

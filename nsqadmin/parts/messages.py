@@ -172,7 +172,7 @@ class MessagesTab:
         page = await messages.peek(topic.name, channel.name, identity, node=asked.node, limit=asked.limit)
         return MessagesShown(
             topic=topic.name,
-            asked=asked,
+            asked=replace(asked, channel=channel.name),
             messages=shown_as(page.messages, asked, Filter()),
             gaps=page.gaps,
             silent=tuple(log for log in page.logs if log.reason),

@@ -20,7 +20,7 @@ from nsqadmin.parts.glossary import GLOSSARY
 from nsqadmin.parts.graphite import TIMEFRAMES, Graphite
 from nsqadmin.parts.links import Links
 from nsqadmin.parts.page_cache import PageCache
-from nsqadmin.parts.rights import ACTION_WORDS, right_of
+from nsqadmin.parts.rights import ACTION_WORDS, why_not
 from nsqadmin.parts.silence import is_all_unknown, parts_of, tally, unknown_part, unless_unknown
 from nsqadmin.parts.status import HEALTH, NodeStates, Standing, State
 from nsqadmin.parts.tables import Sorting, number_columns, page_number, part_of
@@ -103,7 +103,7 @@ class Painter:
             "glossary": GLOSSARY,
             "action_words": ACTION_WORDS,
             "is_light": is_light,
-            "may_not": lambda kind, topic="": identity.why_not(right_of(kind), topic),
+            "may_not": partial(why_not, identity),
             "node_state": nodes.whole,
             "own_node_state": nodes.own,
             "lookupd_state": _lookupd_state,

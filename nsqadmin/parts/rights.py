@@ -1,4 +1,4 @@
-"""The right required for each action on the pages, and the text of its button."""
+"""The rights required for each action on the pages, and the text of its button."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin.access import Right
 from nsqadmin.actions.plan import Action, Kind
-from nsqadmin.messages import buried_actions, deferred_actions, group_actions
+from nsqadmin.messages import buried_actions, deferred_actions, editing, group_actions
 
 if TYPE_CHECKING:
     from nsqadmin.access import Identity
@@ -59,3 +59,10 @@ def why_not_marked(identity: Identity, it: Open) -> str:
     if all(identity.may(Right.OPERATE, topic) for topic in it.incident.topics):
         return ""
     return f"you do not have the right '{Right.OPERATE}' for all topics of this incident"
+
+
+def why_not(identity: Identity, kind: str, topic: str = "") -> str:
+    """Return why the user may not do this; "": they may."""
+    if kind == editing.NAME:
+        return editing.why_not_edit(identity, topic)
+    return identity.why_not(right_of(kind), topic)

@@ -1,7 +1,8 @@
-"""The pages about jobs in a browser: they fit, are accessible, and a failed job is retried in three clicks."""
+"""The pages about jobs in a browser: they fit, are accessible, and what people do there takes few clicks."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -10,7 +11,17 @@ import pytest
 from nsqcommon.job_reports import State
 from tests.browser.conftest import prepared, shot
 from tests.browser.test_pages import fits_and_is_accessible, serious_violations
-from tests.nsqadmin.whole.test_jobs_page import TRACEBACK, Shop, a_shop, event, report
+from tests.nsqadmin.whole.test_jobs_page import (
+    TRACEBACK,
+    Shop,
+    a_failed_job,
+    a_shop,
+    celery_body,
+    event,
+    headers,
+    publish,
+    report,
+)
 from tests.support.browser import Browser
 from tests.support.process import eventually
 
@@ -44,15 +55,114 @@ def test_pages_about_jobs_fit_and_are_accessible(page: Browser) -> None:
         fits_and_is_accessible(page, f"jobs-page-{name}", narrow=390)
 
 
-def test_failed_jobs_of_a_task_are_retried_in_three_clicks(page: Browser, shop: Shop) -> None:
-    page.look()
-    page.open("/")
-    page.click_text("Jobs", "nav a")
-    page.wait_for_text("shop.charge", "main")
-    page.click_text("Retry…", "main a")
-    page.wait_for_text("Kick 2 buried messages", "#dialog")
-    page.click("#dialog button.primary")
-    eventually(lambda: sum(it.channel("shop", "jobs").get("buried_count", 0) for it in shop.nodes) == 0)
+class Hand:
+    """A hand on the mouse, which counts, from the overview on."""
+
+    def __init__(self, page: Browser) -> None:
+        self.page = page
+        self.clicks = 0
+        page.look()
+        page.open("/")
+
+    def click(self, text: str, selector: str, seen: str, where: str = "main") -> None:
+        """Click, and wait for what that shows."""
+        self.clicks += 1
+        self.page.click_text(text, selector)
+        self.page.wait_for_text(seen, where)
+
+
+@pytest.fixture
+def hand(page: Browser) -> Hand:
+    return Hand(page)
+
+
+def run(shop: Shop, topic: str, expected: int) -> list[bytes]:
+    """Run what waits in a queue, and return the bodies: so many, and nothing comes twice."""
+    having = [it for it in shop.nodes if it.channel(topic, "jobs")]
+    eventually(lambda: sum(it.channel(topic, "jobs")["depth"] for it in having) == expected)
+    bodies: list[bytes] = []
+    for node in having:
+        depth = node.channel(topic, "jobs")["depth"]
+        with node.connect() as client:
+            client.subscribe(topic, "jobs", ready=10)
+            messages = client.messages(depth)
+            assert client.stays_silent(0.1)
+            client.finish(*messages)
+            client.in_step()
+        bodies += [it.body for it in messages]
+    return bodies
+
+
+def test_what_a_task_is_doing_takes_at_most_two_clicks(hand: Hand, shop: Shop) -> None:
+    report(shop.nodes[0], event(State.STARTED, "shop.charge", "runs-1", "shop", worker="host-9:7"), worker="host-9:7")
+    eventually(lambda: shop.tasks()["shop.charge"]["running"] == 1)
+    hand.click("Jobs", "nav a", "shop.charge")
+    hand.click("shop.charge", "main th a", "Running")
+    for said in ("Failed", "ValueError: no such order", "Scheduled and retrying", "Done a minute", "p50, p95"):
+        assert said in hand.page.text("main")
+    assert hand.clicks <= 2
+
+
+def test_edit_and_run_takes_at_most_five_clicks_and_runs_once(hand: Hand, shop: Shop) -> None:
+    old = a_failed_job(shop, "shop.typo", "typo-1", celery_body(17, currency="EUR"))
+    hand.click("Jobs", "nav a", "shop.typo")
+    hand.click("shop.typo", "main th a", "typo-1")
+    hand.click("typo-1", "main th a", "Arguments")
+    hand.click("Edit and run…", "main .actions a", "discarded in edit-typo-1/jobs", "#dialog")
+    assert serious_violations(hand.page) == []
+    page = hand.page
+    assert page.run("return document.activeElement.id") == "edit-args"  # so that one can type at once
+    page.fill("#edit-args", "[18")
+    page.run("document.querySelector('#dialog button.primary').click()")  # a slip, and not one of the five
+    page.wait_for_text("args: line 1", "#dialog")
+    assert len(page.complaints()) == 1  # the browser logs the status 400
+    page.fill("#edit-args", "[18]")
+    # A double click sends the form twice.
+    hand.clicks += 1
+    page.run("const it = document.querySelector('#dialog button.primary'); it.click(); it.disabled = false; it.click()")
+    page.wait_for_text("Done.", "#dialog [data-receipt=ok]")
+    page.click_text("Open the copy", "#dialog a")
+    page.wait_for_text("shop.typo", "main")
+    assert hand.clicks == 5
+    (body,) = run(shop, "edit-typo-1", 1)
+    assert json.loads(json.loads(body)["body"])[:2] == [[18], {"currency": "EUR"}]
+    assert old not in page.text("main dl.pair")
+
+
+def test_edit_and_run_works_without_scripts(page: Browser, shop: Shop) -> None:
+    a_failed_job(shop, "shop.plain", "plain-1", celery_body(1))
+    page.allow_scripts(False)
+    page.open("/jobs/job?topic=edit-plain-1&id=plain-1")
+    page.click_text("Edit and run…", "main .actions a")
+    page.wait_for_text("discarded in edit-plain-1/jobs", "main")
+    page.fill("#edit-args", '["by hand"]')
+    page.click("main button.primary")
+    page.wait_for_text("Done.", "main [data-receipt=ok]")
+    assert json.loads(json.loads(run(shop, "edit-plain-1", 1)[0])["body"])[0] == ["by hand"]
+
+
+def test_a_job_that_raised_after_its_acknowledgement_runs_again_in_three_clicks(hand: Hand, shop: Shop) -> None:
+    one = shop.nodes[0]
+    publish(one, "raised", celery_body("again"), headers("celery", "shop.early", "early-1"))
+    one.post("/channel/create?topic=raised&channel=jobs")
+    run(shop, "raised", 1)
+    report(one, event(State.FAILED, "shop.early", "early-1", "raised", outcome="finished", error="ValueError: x"))
+    eventually(lambda: shop.tasks().get("shop.early", {}).get("raised") == 1)
+    hand.click("Jobs", "nav a", "shop.early")
+    hand.click("Run again…", "main tr:has(a[href*='shop.early']) td:last-child a", "Replay 1 message", "#dialog")
+    hand.click("Replay", "#dialog button.primary", "1 message queued", "#dialog")
+    assert hand.clicks <= 3
+    assert len(run(shop, "raised", 1)) == 1
+
+
+def test_failed_jobs_of_a_task_are_retried_in_three_clicks_and_run_once(hand: Hand, shop: Shop) -> None:
+    hand.click("Jobs", "nav a", "shop.charge")
+    row = "main tr:has(a[href*='name=shop.charge']) td:last-child a"
+    hand.click("Retry…", row, "Retry 2 failed jobs of shop.charge", "#dialog")
+    hand.click("Retry", "#dialog button.primary", "2 jobs retried", "#dialog")
+    assert hand.clicks <= 3
+    assert sum(it.channel("shop", "jobs").get("buried_count", 0) for it in shop.nodes) == 0
+    assert len(run(shop, "shop", 2)) == 2
 
 
 def test_the_palette_finds_a_task(page: Browser) -> None:

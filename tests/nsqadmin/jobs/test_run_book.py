@@ -200,3 +200,15 @@ def test_the_rate_of_failures_is_that_since_the_last_question(book: RunBook, clo
     tell(book, event(State.FAILED, "1"), event(State.FAILED, "2"), event(State.RETRYING, "3"))
     clock.now += 4
     assert (rate.since_last(), rate.since_last()) == (0.5, 0.0)
+
+
+def test_what_raised_without_being_buried_can_be_run_again_until_it_succeeds(book: RunBook) -> None:
+    tell(book, event(State.FAILED, "buried", outcome="buried"), event(State.FAILED, "early", outcome="finished"))
+    tell(book, event(State.RETRYING, "again", outcome="sent again"), event(State.FAILED, "twice", outcome="finished"))
+    tell(book, event(State.FAILED, "twice", outcome="buried", started_at=2.0))
+    assert [it.id for it in book.raised()] == ["early"]
+    assert charge(book).raised == 1
+    tell(book, event(State.SUCCEEDED, "early", started_at=3.0))
+    assert not list(book.raised())
+    tell(book, event(State.FAILED, "early", outcome="finished", started_at=4.0))
+    assert [it.id for it in book.raised()] == ["early"]

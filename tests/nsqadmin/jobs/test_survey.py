@@ -10,10 +10,27 @@ import trio
 import trio.testing
 
 from nsqadmin.cluster.model import Channel, Health
-from nsqadmin.jobs.survey import MOST_READ, Kind, QueueReading, Surveyor, queues_of
-from nsqadmin.jobs.tasks import Quantity, Trust, task_rows
+from nsqadmin.jobs.survey import MOST_NAMES, MOST_READ, Kind, QueueReading, Surveyor, queues_of
+from nsqadmin.jobs.tasks import UNKNOWN, Quantity, Trust, task_rows, unlisted_row
 from nsqadmin.messages.reading import Unreadable
 from tests.support.picture import channel, channel_node, node, snapshot, topic
+
+
+class Names:
+    """Deferred jobs on one node, each of another task; and one buried job of a task of the same length of name."""
+
+    def __init__(self, length: int = 200) -> None:
+        self.length = length
+
+    async def documents(self, node: str, target: str, *, nothing: object) -> AsyncGenerator[dict[str, Any], None]:
+        arguments = parse_qs(target.partition("?")[2])
+        topic, limit = arguments["topic"][0], int(arguments["limit"][0])
+        first = int(arguments.get("after", ["-1"])[0].rpartition(",")[2]) + 1
+        for number in range(first, first + limit):
+            name = f"{number:0{self.length}}" if topic == "flood" else "known"
+            yield {"sequence": number, "after": f"r,0,{number}", "body": "{}", "headers": {"job-name": name}}
+            if topic != "flood":
+                break
 
 
 class Nodes:
@@ -142,3 +159,38 @@ def test_messages_that_follow_in_the_log_only_make_an_estimate() -> None:
     found = survey(Nodes(), queue("q-0", channel_node("n1:4151", depth=1_500)))["q-0"]
     rows = {it.name: it.waiting for it in task_rows([found], [])}
     assert rows["task-1"] == Quantity(375, Trust.ABOUT)
+
+
+def test_a_flood_of_names_is_bounded_and_takes_no_room_from_others() -> None:
+    """There are 100,000 names. Those that workers report and those of smaller queues are still counted exactly."""
+    flood = queue("flood", channel_node("n1:4151", deferred_count=100_000))
+    small = queue("small", channel_node("n1:4151", deferred_count=1))
+    surveyor = Surveyor(None, Names())  # type: ignore[arg-type]
+    reported = f"{5_000:0200}"
+    found = trio.run(
+        surveyor.survey,
+        snapshot(nodes=(node("n1:4151"),)),
+        (flood, small),
+        {reported},
+        clock=trio.testing.MockClock(autojump_threshold=0),
+    )
+    rows = {it.name: it for it in task_rows(found, ())}
+    assert len(rows) == MOST_NAMES + 1
+    assert rows["known"].scheduled == Quantity(1)
+    assert rows[reported].scheduled == Quantity(1, Trust.AT_LEAST)  # the queue has more than we read
+    assert (
+        sum(it.unlisted for it in found) == MOST_READ - 1 - MOST_NAMES
+    )  # all but `known`'s place, and the listed ones
+    hidden = unlisted_row(f"{90_000:0200}", found)
+    assert hidden is not None
+    assert (hidden.scheduled, hidden.queues) == (UNKNOWN, (("flood", "jobs"),))
+    assert unlisted_row("known", found) is None
+
+
+def test_a_name_that_no_library_writes_finds_no_room() -> None:
+    flood = queue("flood", channel_node("n1:4151", deferred_count=5))
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    surveyor = Surveyor(None, Names(length=256))  # type: ignore[arg-type]
+    (found,) = trio.run(surveyor.survey, snapshot(nodes=(node("n1:4151"),)), (flood,), clock=clock)
+    assert not found.kinds[Kind.DEFERRED].by_task
+    assert found.unlisted == found.kinds[Kind.DEFERRED].read

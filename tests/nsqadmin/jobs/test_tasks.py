@@ -110,3 +110,11 @@ def test_tasks_that_fail_come_first() -> None:
 def test_a_sum_is_trusted_like_its_worst_part(one: Quantity, other: Quantity, both: Quantity) -> None:
     assert one + other == both
     assert other + one == both
+
+
+def test_a_reported_task_without_room_in_the_survey_is_unknown_and_not_0() -> None:
+    """Its first report came after the survey, which had no room for its name."""
+    flooded = KindReading(total=5, read=5, by_task=Counter({"charge": 2}), unlisted=3)
+    rows = {it.name: it for it in task_rows([queue(buried=flooded, waiting=flooded)], [runs(name="late")])}
+    assert (rows["late"].failed, rows["late"].waiting) == (UNKNOWN, UNKNOWN)
+    assert rows["late"].scheduled == Quantity(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import signal
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.parse import urlencode
 
@@ -104,7 +106,7 @@ def a_shop(folder: Path) -> Iterator[Shop]:
                 node.post(f"/topic/create?topic={topic}")
                 node.post(f"/channel/create?topic={topic}&channel=jobs")
         where = [f"nsqd-http-address={address(node.http_address)}" for node in (one, two)]
-        with Nsqadmin(*where, "sample-interval=300ms", "discovery-interval=300ms") as admin:
+        with Nsqadmin(*where, "sample-interval=300ms", "discovery-interval=300ms", "enable-publish") as admin:
             shop = Shop([one, two], admin)
             fill(shop)
             eventually(lambda: len(shop.tasks()) >= 4)
@@ -234,11 +236,12 @@ def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
         assert f"/jobs/job?topic=shop&channel=jobs&id={id}" in page
     assert "ValueError: no such order" in page
     assert "Retry selected…" in page
-    at_a_rate = re.search(r'href="(/actions/kick_buried\?[^"]*reason=ValueError[^"]*order)"', page)
-    assert at_a_rate is not None
-    plan = shop.text(at_a_rate[1])
+    by_error = re.search(r'href="(/actions/retry_task\?[^"]*reason=ValueError[^"]*order)"', page)
+    assert by_error is not None
+    plan = shop.text(by_error[1])
+    assert "Retry 1 failed job of shop.charge" in plan
     assert 'name="rate"' in plan
-    assert "Only messages whose reason contains “ValueError: no such order”" in plan
+    assert "only those that failed with “ValueError: no such order”" in plan
     assert "Cancel selected…" in page
     assert HTML not in shop.admin.http("GET", "/jobs/task?name=shop.charge").body.decode()
 
@@ -389,7 +392,7 @@ def test_a_failed_job_is_retried_in_three_clicks_and_runs_once(shop: Shop) -> No
     page = shop.text("/jobs/task?name=shop.charge")
     jobs = shop.text("/jobs")
     assert "/jobs/task?name=shop.charge" in jobs
-    assert "/actions/kick_buried?topic=shop&channel=jobs&on=selected&all=yes&task=shop.charge" in jobs
+    assert "/actions/retry_task?topic=shop&channel=jobs&task=shop.charge" in jobs
     pick = f"{shop.ids[one.tcp]}@{address(one.http_address)}"
     assert f'value="{pick}"' in page
     form = {"topic": "shop", "channel": "jobs", "on": "selected", "pick": pick, "task": "shop.charge"}
@@ -414,15 +417,243 @@ def test_all_failed_jobs_of_a_task_are_retried(shop: Shop) -> None:
         client.subscribe("shop", "jobs", ready=1)
         client.send(bury(client.messages(1)[0].id, "KeyError: other"))
         eventually(lambda: one.channel("shop", "jobs").get("buried_count") == 2)
-    form = {"topic": "shop", "channel": "jobs", "on": "selected", "all": "yes", "task": "shop.charge"}
+    form = {"topic": "shop", "channel": "jobs", "task": "shop.charge"}
     eventually(lambda: "shop.other" in shop.tasks())
-    plan = shop.text(f"/actions/kick_buried?{urlencode(form)}")
-    assert "Kick 2 buried messages" in plan
-    picks = [("pick", it) for it in re.findall(r'name="pick" value="([^"]+)"', plan)]
-    assert len(picks) == 2
-    shop.post("/actions/kick_buried", [("topic", "shop"), ("channel", "jobs"), *picks])
-    eventually(lambda: [it.channel("shop", "jobs")["depth"] for it in (one, two)] == [1, 1])
+    plan = shop.text(f"/actions/retry_task?{urlencode(form)}")
+    assert "Retry 2 failed jobs of shop.charge" in plan
+    assert "At most 1,000 a second over all nodes" in plan
+    receipt = shop.post("/actions/retry_task", form)
+    assert "2 jobs retried" in receipt
+    assert [it.channel("shop", "jobs")["depth"] for it in (one, two)] == [1, 1]
     assert one.channel("shop", "jobs")["buried_count"] == 1  # of the other task
+    assert "The last retry ended" in shop.text("/jobs/task?name=shop.charge")
+    undo = [("topic", "shop"), ("channel", "jobs"), *re.findall(r'name="(kick)" value="([^"]+)"', receipt)]
+    assert "2 messages buried again" in shop.post("/actions/undo_kick", undo)
+    assert "No job of this task is buried" in shop.post("/actions/retry_task", form | {"task": "x"}, 404)
+
+
+def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
+    one = shop.nodes[0]
+    with sync.producer(address(one.tcp)) as producer:
+        for number in range(20):
+            producer.publish("slow", plain_body(number), headers=headers("taskiq", "slow", f"slow-{number}"))
+    one.post("/channel/create?topic=slow&channel=jobs")
+    with one.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe("slow", "jobs", ready=20)
+        for number, it in enumerate(client.messages(20)):
+            client.send(bury(it.id, f"ValueError: {number % 2}"))
+        eventually(lambda: one.channel("slow", "jobs").get("buried_count") == 20)
+    eventually(lambda: shop.tasks().get("slow", {}).get("failed") == exactly(20))
+    form = {"topic": "slow", "channel": "jobs", "task": "slow", "rate": "1", "reason": "ValueError: 1"}
+    assert "Retry 10 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form)}")
+    assert "Retry 3 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form | {'limit': '3'})}")
+    receipt = shop.post("/actions/retry_task", form)
+    assert "Running:" in receipt
+    assert "of 10 jobs retried" in receipt
+    page = shop.text("/jobs/task?name=slow")
+    assert "data-hurries" in page
+    assert "1/s" in page
+    assert "A retry of this task is running" in shop.post("/actions/retry_task", form, 409)
+    stopped = shop.post("/actions/stop_retry", {"topic": "slow", "retry": hidden(page)["retry"]})
+    assert "Stopped:" in stopped
+    done = one.channel("slow", "jobs")["depth"]
+    assert f"{done} job" in stopped
+    assert 1 <= done <= 3
+    said = json.dumps(shop.admin.json("GET", "/api/v2/activity").json)
+    assert f"retried {done} failed jobs of one task of slow/jobs at 1 a second, then stopped" in said
+
+
+def test_a_job_that_raised_after_its_acknowledgement_is_run_again_from_the_page_of_jobs(shop: Shop) -> None:
+    """From the page of jobs: Run again, confirm. It ran again once, so it is no longer offered once that succeeds."""
+    one = shop.nodes[0]
+    publish(one, "early", plain_body(1), headers("taskiq", "mails.early", "early-1"))
+    with one.connect() as client:
+        client.subscribe("early", "jobs", ready=1)
+        client.finish(*client.messages(1))
+    raised = event(State.FAILED, "mails.early", "early-1", "early", ms=5.0, outcome="finished", error="ValueError: x")
+    report(one, raised)
+    eventually(lambda: shop.tasks().get("mails.early", {}).get("raised") == 1)
+    page = shop.text("/jobs?filter=mails.early")
+    assert "+1 not buried" in page
+    link = re.search(r'href="(/actions/redeliver\?[^"]*mails.early[^"]*)"', page)
+    assert link is not None
+    plan = shop.text(link[1])
+    assert "Replay 1 message of early" in plan
+    assert re.search(r'value="channel:jobs" required checked', plan)
+    task = shop.text("/jobs/task?name=mails.early")
+    assert "Run selected again…" in task
+    assert 'name="job" value="early-1"' in task
+    assert "Select jobs first" in shop.text(f"{link[1]}&on=selected", 400)
+    before = one.channel("early", "jobs")["depth"]
+    shop.post("/actions/redeliver", {"topic": "early", "messages": hidden(plan)["messages"], "to": "channel:jobs"})
+    assert one.channel("early", "jobs")["depth"] == before + 1
+    report(one, event(State.SUCCEEDED, "mails.early", "early-1", "early", started_at=time.time() + 1, ms=5.0))
+    eventually(lambda: shop.tasks()["mails.early"]["raised"] == 0)
+    shop.post("/actions/redeliver", {"topic": "early", "messages": hidden(plan)["messages"], "to": "channel:none"}, 404)
+
+
+# Edit and run
+
+
+def hidden(page: str) -> dict[str, str]:
+    """Return the hidden fields of a form."""
+    return dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page))
+
+
+def text_area(page: str, name: str) -> str:
+    found = re.search(rf'<textarea[^>]* name="{name}"[^>]*>\n([^<]*)</textarea>', page)
+    assert found is not None
+    return found[1]
+
+
+def edit_form(shop: Shop, page: str) -> str:
+    """Follow the link to edit what a page is about."""
+    found = re.search(r'href="(/actions/edit\?[^"]+)"', page)
+    assert found is not None
+    return shop.text(found[1])
+
+
+def a_failed_job(shop: Shop, name: str, id: str, body: bytes, library: str = "celery") -> str:
+    """Bury a job with this body, and return nsqd's id of the message."""
+    one = shop.nodes[0]
+    topic = f"edit-{id}"
+    one.post(f"/topic/create?topic={topic}")
+    for channel in ("jobs", "audit"):
+        one.post(f"/channel/create?topic={topic}&channel={channel}")
+    publish(one, topic, body, headers(library, name, id))
+    with one.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe(topic, "jobs", ready=1)
+        (failing,) = client.messages(1)
+        client.send(bury(failing.id, "ValueError: x"))
+        eventually(lambda: one.channel(topic, "jobs").get("buried_count") == 1)
+    eventually(lambda: b"Edit and run" in shop.admin.http("GET", f"/jobs/job?topic={topic}&id={id}").body)
+    return failing.id.decode()
+
+
+def taken(shop: Shop, topic: str, channel: str = "jobs") -> list[bytes]:
+    """Take all messages that wait in a channel, and return their bodies."""
+    node = shop.nodes[0]
+    depth = node.channel(topic, channel)["depth"]
+    with node.connect() as client:
+        client.subscribe(topic, channel, ready=10)
+        messages = client.messages(depth)
+        assert client.stays_silent(0.1)
+        client.finish(*messages)
+    return [it.body for it in messages]
+
+
+def test_edit_and_run_runs_the_edited_arguments_once_and_links_to_the_copy(shop: Shop) -> None:
+    old = a_failed_job(shop, "shop.fix", "fix-1", celery_body(17, currency="EUR"))
+    page = edit_form(shop, shop.text("/jobs/job?topic=edit-fix-1&id=fix-1"))
+    assert json.loads(text_area(page, "args")) == [17]  # out of Celery's JSON in JSON
+    assert "The message is discarded in edit-fix-1/jobs and the copy runs there instead" in page
+    assert "The topic's other channels skip the copy" in page
+    form = hidden(page) | {"args": "[ 18 ]", "kwargs": text_area(page, "kwargs"), "when": "now"}
+    receipt = shop.post("/actions/edit", form)
+    assert "its edited copy runs instead" in receipt
+    again = shop.post("/actions/edit", form)  # a double click, or a repeat after no answer
+    assert "ran only once" in again
+    copy = re.search(r'id <span class="mono">([0-9a-f]{16})</span>', receipt)
+    assert copy is not None
+    assert copy[1] in again
+    assert copy[1] != old
+    assert 'href="/jobs/job?topic=edit-fix-1&channel=jobs&id=fix-1"' in receipt
+    link = re.search(r'href="(/message\?[^"]+)">Open the copy', receipt)
+    assert link is not None
+    assert copy[1] in shop.text(link[1])
+    (body,) = taken(shop, "edit-fix-1")
+    assert json.loads(json.loads(body)["body"])[:2] == [[18], {"currency": "EUR"}]
+    assert [json.loads(it)["body"][:6] for it in taken(shop, "edit-fix-1", "audit")] == ["[[17],"]
+    said = json.dumps(shop.admin.json("GET", "/api/v2/activity").json)
+    assert "ran an edited copy of message 0 of edit-fix-1/jobs, as message 1" in said
+    assert "EUR" not in said
+
+
+@pytest.mark.parametrize(
+    ("queue", "tab"), [("mails", "messages"), ("shop", "deferred"), ("shop", "buried"), ("mails", "inflight")]
+)
+def test_each_message_of_a_channel_can_be_edited_from_its_details(shop: Shop, queue: str, tab: str) -> None:
+    one = shop.nodes[0]
+    with one.connect() as client:
+        if tab == "inflight":
+            client.subscribe(queue, "jobs", ready=1)
+            client.messages(1)
+        link = re.search(r'<a href="([^"]+)" data-detail', shop.text(f"/topics/{queue}/jobs?tab={tab}"))
+        assert link is not None
+        assert "The copy is a new message" in edit_form(shop, shop.text(link[1]))
+
+
+def test_wrong_text_is_refused_before_anything_is_sent_and_stays_in_the_form(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-2", celery_body(17))
+    form = hidden(edit_form(shop, shop.text("/jobs/job?topic=edit-fix-2&id=fix-2")))
+    page = shop.post("/actions/edit", form | {"args": "[18,", "kwargs": "{}"}, 400)
+    assert "args: line 1, column" in page
+    assert text_area(page, "args") == "[18,"
+    assert "say when" in shop.post("/actions/edit", form | {"args": "[18]", "kwargs": "{}", "when": "soon"}, 400)
+    large = json.dumps(["x" * 1_100_000])
+    page = shop.post("/actions/edit", form | {"args": large, "kwargs": "{}"}, 409)
+    assert "the message is larger than its --max-msg-size. Nothing was run." in page
+    assert shop.nodes[0].channel("edit-fix-2", "jobs")["buried_count"] == 1
+    assert "its edited copy runs instead" in shop.post("/actions/edit", form | {"args": "[18]", "kwargs": "{}"})
+
+
+def test_a_message_that_has_moved_on_is_a_conflict_in_words(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-3", celery_body(17))
+    one, page = shop.nodes[0], edit_form(shop, shop.text("/jobs/job?topic=edit-fix-3&id=fix-3"))
+    form = hidden(page) | {"args": "[18]", "kwargs": "{}"}
+    one.post("/channel/kick?topic=edit-fix-3&channel=jobs")
+    with one.connect() as client:
+        client.identify(hostname="host-4", client_id="x", feature_negotiation=True)
+        client.subscribe("edit-fix-3", "jobs", ready=1)
+        (held,) = client.messages(1)
+        assert "the consumer on host-4 has it" in shop.post("/actions/edit", form, 409)
+        client.finish(held)
+        eventually(lambda: one.channel("edit-fix-3", "jobs")["in_flight_count"] == 0)
+    page = shop.post("/actions/edit", form, 409)
+    assert "it is finished meanwhile" in page
+    assert "Run the copy anyway, in addition" in page
+    assert text_area(page, "args") == "[18]"
+    assert "in addition to the message" in shop.post("/actions/edit", form | {"again": "yes"})
+    other = form | {"token": "another", "args": "[19]"}
+    assert "it is finished meanwhile" in shop.post("/actions/edit", other, 409)
+    assert len(taken(shop, "edit-fix-3")) == 1
+
+
+def test_of_two_users_who_edit_a_message_one_is_told_of_the_other(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-4", celery_body(17))
+    page = shop.text("/jobs/job?topic=edit-fix-4&id=fix-4")
+    forms = [hidden(edit_form(shop, page)) | {"args": f"[{it}]", "kwargs": "{}"} for it in (1, 2)]
+    assert forms[0]["token"] != forms[1]["token"]
+    shop.post("/actions/edit", forms[0])
+    assert "an edited copy has replaced it already" in shop.post("/actions/edit", forms[1], 409)
+    assert len(taken(shop, "edit-fix-4")) == 1
+
+
+@pytest.mark.parametrize("body", [b"\x00\x01\xff binary", b"line\r\nend", b"\nfirst line is empty"])
+def test_any_body_can_be_edited_and_comes_back_as_it_was(shop: Shop, body: bytes) -> None:
+    id = f"raw-{body[0]}"
+    a_failed_job(shop, "shop.raw", id, body, "taskiq")
+    page = edit_form(shop, shop.text(f"/jobs/job?topic=edit-{id}&id={id}"))
+    assert "The arguments cannot be edited by themselves: the body isn't in the usual form of taskiq" in page
+    name = "body" if body[:1] == b"\n" else "base64"
+    typed = text_area(page, name).replace("\n", "\r\n")  # as browsers send it
+    shop.post("/actions/edit", hidden(page) | {name: typed})
+    assert taken(shop, f"edit-{id}") == [body]
+
+
+def test_a_whole_body_that_was_json_stays_json_unless_one_insists(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-5", plain_body(17), "taskiq")
+    page = edit_form(shop, shop.text("/jobs/job?topic=edit-fix-5&id=fix-5"))
+    link = re.search(r'href="([^"]+)" data-dialog>Edit the whole body', page)
+    assert link is not None
+    form = hidden(shop.text(link[1])) | {"body": "{"}
+    page = shop.post("/actions/edit", form, 400)
+    assert "The body was JSON and is none now" in page
+    assert 'name="odd"' in page
+    shop.post("/actions/edit", form | {"odd": "yes", "when": "1h"})
+    assert shop.nodes[0].channel("edit-fix-5", "jobs")["deferred_count"] == 1  # it was to run later
 
 
 # Rights
@@ -432,33 +663,95 @@ ROLES = """
 name = "numbers"
 users = ["ben"]
 can = ["viewer"]
+
+[[role]]
+name = "may not see"
+users = ["eva"]
+can = ["viewer", "publish", "operator"]
+
+[[role]]
+name = "may not publish"
+users = ["fay"]
+can = ["payload", "operator"]
 """
 
 
-def test_without_payload_no_task_has_a_name(tmp_path: Path) -> None:
-    (tmp_path / "roles.toml").write_text(ROLES)
-    with Nsqd(tmp_path / "nsqd", "retention-bytes=1GB", "broadcast-address=127.0.0.1") as nsqd:
+@dataclass
+class Guarded:
+    """One job, and an nsqadmin with roles."""
+
+    nsqd: Nsqd
+    admin: Nsqadmin
+
+    def ask(self, user: str, path: str, form: str = "") -> Any:
+        who = {"x-forwarded-user": user, "content-type": "application/x-www-form-urlencoded"}
+        return self.admin.http("POST" if form else "GET", path, form.encode(), headers=who)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "roles.toml").write_text(ROLES)
+    with Nsqd(folder / "nsqd", "retention-bytes=1GB", "broadcast-address=127.0.0.1") as nsqd:
         publish(nsqd, "shop", celery_body(17), headers("celery", "shop.charge", "id-1"))
         nsqd.post("/channel/create?topic=shop&channel=jobs")
         report(nsqd, event(State.FAILED, "shop.secret", "id-2", "shop", traceback="secret traceback"))
-        where = f"nsqd-http-address={address(nsqd.http_address)}"
-        with Nsqadmin(where, "sample-interval=300ms", f"roles-file={tmp_path / 'roles.toml'}") as admin:
-
-            def seen(path: str) -> Any:
-                return admin.http("GET", path, headers={"x-forwarded-user": "ben"})
-
-            eventually(lambda: b"shop" in seen("/jobs").body)
-            page = seen("/jobs").body.decode()
-            assert "shop.charge" not in page
-            assert "payload" in page
-            answer = json.loads(seen("/api/v2/jobs").body)
-            assert (answer["tasks"], answer["hidden"]) == ([], ["shop"])
-            assert [it["waiting"] for it in answer["queues"]] == [1]
-            assert seen("/jobs/task?name=shop.charge").status == 404
-            assert seen("/jobs/job?topic=shop&id=id-2").status == 403
-            assert b"secret" not in seen("/jobs/id-2").body
-            assert b"shop.charge" not in seen("/jump?q=charge").body
+        where, roles = f"nsqd-http-address={address(nsqd.http_address)}", f"roles-file={folder / 'roles.toml'}"
+        with Nsqadmin(where, "sample-interval=300ms", roles, "enable-publish", r"mask=\d+") as admin:
+            it = Guarded(nsqd, admin)
+            eventually(lambda: b"shop" in it.ask("ben", "/jobs").body)
+            yield it
             assert "Traceback" not in admin.log
+
+
+def test_without_payload_no_task_has_a_name(guarded: Guarded) -> None:
+    page = guarded.ask("ben", "/jobs").body.decode()
+    assert "shop.charge" not in page
+    assert "payload" in page
+    answer = json.loads(guarded.ask("ben", "/api/v2/jobs").body)
+    assert (answer["tasks"], answer["hidden"]) == ([], ["shop"])
+    assert [it["waiting"] for it in answer["queues"]] == [1]
+    assert guarded.ask("ben", "/jobs/task?name=shop.charge").status == 404
+    assert guarded.ask("ben", "/jobs/job?topic=shop&id=id-2").status == 403
+    assert b"secret" not in guarded.ask("ben", "/jobs/id-2").body
+    assert b"shop.charge" not in guarded.ask("ben", "/jump?q=charge").body
+
+
+@pytest.mark.parametrize(("user", "right"), [("ben", "payload"), ("eva", "payload"), ("fay", "publish")])
+def test_an_edit_needs_to_see_to_publish_and_to_operate(guarded: Guarded, user: str, right: str) -> None:
+    """A mask is no exception: the hidden parts would be overwritten."""
+    where = {"topic": "shop", "channel": "jobs", "node": address(guarded.nsqd.http_address), "sequence": 0}
+    for form in ("", urlencode(where | {"args": "[]", "kwargs": "{}"})):
+        answer = guarded.ask(user, f"/actions/edit?{urlencode(where)}", form)
+        assert (answer.status, f"the right '{right}'" in unescape(answer.body.decode())) == (403, True)
+        assert b"shop.charge" not in answer.body
+    assert guarded.nsqd.channel("shop", "jobs")["depth"] == 1
+
+
+def test_a_flood_of_task_names_makes_neither_a_heavy_page_nor_a_false_number(guarded: Guarded) -> None:
+    """Each is as long and as random as can be, so that nothing compresses it; fay may see them."""
+    nsqd, names = guarded.nsqd, [token_hex(127) for _ in range(1_200)]
+    with sync.producer(address(nsqd.tcp)) as producer:
+        producer.publish_many("flood", [b"{}"] * 1_200, headers=[headers("celery", it, "x") for it in names])
+    nsqd.post("/channel/create?topic=flood&channel=jobs")
+    with nsqd.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe("flood", "jobs", ready=1_200)
+        client.send(b"".join(bury(it.id, "x") for it in client.messages(1_200)))
+        eventually(lambda: nsqd.channel("flood", "jobs").get("buried_count") == 1_200)
+    eventually(lambda: b"There are too many task names" in guarded.ask("fay", "/jobs").body)
+    page = guarded.ask("fay", "/jobs").body
+    assert len(gzip.compress(page, 4)) < 40_000  # scripts and styles have the other 20 kB
+    answer = json.loads(guarded.ask("fay", "/api/v2/jobs").body)
+    assert (len(answer["tasks"]), answer["unlisted_jobs"]) == (1_001, 1_202 - 1_001)
+    listed = {it["name"] for it in answer["tasks"]}
+    unlisted = next(it for it in names if it not in listed)
+    shown = guarded.ask("fay", f"/jobs/task?name={unlisted}")
+    assert shown.status == 200
+    assert b"unknown" in shown.body
+    assert b"Retry all of this task" in shown.body
+    none = guarded.ask("fay", "/jobs/task?name=nothing")
+    assert (none.status, b"None was found among the jobs that could be read" in none.body) == (404, True)
 
 
 # Anyone may publish to the topic

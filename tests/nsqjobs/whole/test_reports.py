@@ -1,13 +1,21 @@
-"""`report=True` in all four libraries: one real worker of each, on one nsqd."""
+"""`report=True` in all four libraries: one real worker of each, on one nsqd, and nsqadmin's page of a job that fails.
+
+How long a failure takes from the worker to the page is printed (`pytest -rP`): 2 s are demanded, on a quiet machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+import sys
+import time
 from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import urlencode
 
 import dramatiq
 import pytest
@@ -17,13 +25,15 @@ from taskiq.kicker import AsyncKicker
 from nsqclient import sync
 from nsqcommon.job_reports import TOPIC, JobEvent, JobReport, decode
 from nsqjobs.dramatiq import NsqBroker as DramatiqBroker
+from nsqjobs.headers import Job
 from nsqjobs.taskiq import NsqBroker as TaskiqBroker
 from tests.nsqjobs.celery_app import close_apps, make_app
 from tests.nsqjobs.celery_worker import Worker as CeleryWorker
 from tests.nsqjobs.program import TIMEOUT, Program
 from tests.nsqjobs.taskiq_worker import Journal
 from tests.nsqjobs.taskiq_worker import Worker as TaskiqWorker
-from tests.support.process import PYTHONPATH, Nsqd, eventually
+from tests.support.process import PYTHONPATH, Nsqadmin, Nsqd, eventually, needs_module
+from tests.support.tools import address
 
 PEERS = Path(__file__).parents[2] / "e2e" / "peers"
 Summary = tuple[str, str, str]  # state, outcome, error
@@ -49,6 +59,54 @@ class Reports:
     def wait_for(self, name: str, *, ends: int = 1, library: str = "") -> list[Summary]:
         eventually(lambda: len(self.ends_of(name, library)) >= ends, TIMEOUT)
         return self.ends_of(name, library)
+
+
+class Pages:
+    """nsqadmin, with its defaults but for the right to publish."""
+
+    def __init__(self, admin: Nsqadmin, reports: Reports) -> None:
+        self._admin = admin
+        self._reports = reports
+
+    def wait_for_failure(self, topic: str, id: str, error: str) -> None:
+        """Return when the page of the job has its error and its traceback. Print how long that took since it failed."""
+        path = f"/jobs/job?topic={topic}&id={id}"
+
+        def is_shown() -> bool:
+            page = unescape(self._admin.http("GET", path).body.decode()).replace("<wbr>", "")
+            return "Failed after" in page and error in page and "Traceback (most recent call last)" in page
+
+        eventually(is_shown, TIMEOUT)
+        shown_at = time.time()
+        events = [it for it in self._reports.events if it.id == id and it.state.value == "failed"]
+        (failed,) = events[-1:]
+        assert failed.error == error
+        seconds = shown_at - failed.ended_at
+        sys.stdout.write(f"{failed.library}: on the page {seconds:.2f} s after it failed (at most 2 s)\n")
+
+    def edit_and_run(self, topic: str, id: str, args: list[object]) -> None:
+        """Run a failed job with other arguments, as the dialog does."""
+        job = self._admin.http("GET", f"/jobs/job?topic={topic}&id={id}").body.decode()
+        (link,) = re.findall(r'href="(/actions/edit\?[^"]+)"', job)
+        form = unescape(self._admin.http("GET", unescape(link)).body.decode())
+        values = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', form))
+        (kwargs,) = re.findall(r'name="kwargs"[^>]*>\n([^<]*)</textarea>', form)
+        values |= {"args": json.dumps(args), "kwargs": kwargs}
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        answer = self._admin.http("POST", "/actions/edit", urlencode(values).encode(), headers=headers)
+        assert b"its edited copy runs instead" in answer.body
+
+
+@pytest.fixture(scope="module")
+def pages(nsqd: Nsqd, reports: Reports) -> Iterator[Pages]:
+    needs_module("starlette")
+    for topic in ("celery", "django", "dramatiq", "taskiq"):  # a new queue is on a page with nsqadmin's next sample
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel=jobs")
+    with Nsqadmin(f"nsqd-http-address={address(nsqd.http_address)}", "enable-publish") as admin:
+        eventually(lambda: b"nsqadmin_tail_jobs" in nsqd.http("GET", "/stats?format=json").body)  # it listens
+        yield Pages(admin, reports)
+        assert "Traceback" not in admin.log
 
 
 def url_of(nsqd: Nsqd) -> str:
@@ -109,10 +167,13 @@ def worker_of_celery(nsqd: Nsqd, tmp_path_factory: pytest.TempPathFactory) -> It
     close_apps()
 
 
-def test_celery_buries_and_reports_what_raised(celery: Callable[..., Any], nsqd: Nsqd, reports: Reports) -> None:
+def test_celery_buries_and_reports_what_raised(
+    celery: Callable[..., Any], nsqd: Nsqd, reports: Reports, pages: Pages
+) -> None:
     before = len(reports.ends_of("fail", "celery"))
     celery("add", 1, 2)
     id = celery("fail", "no such\norder").id
+    pages.wait_for_failure("celery", id, "ValueError: no such order")
     assert reports.wait_for("fail", ends=before + 1, library="celery")[before:] == [
         ("failed", "buried", "ValueError: no such order")
     ]
@@ -127,6 +188,9 @@ def test_celery_buries_and_reports_what_raised(celery: Callable[..., Any], nsqd:
     nsqd.post("/channel/kick?topic=celery&channel=jobs")
     assert len(reports.wait_for("fail", ends=before + 2, library="celery")[before:]) == 2  # a kicked task runs again
     wait_until_buried(nsqd, "celery", ["ValueError: no such order"])
+    pages.edit_and_run("celery", id, ["edited"])
+    wait_until_buried(nsqd, "celery", ["ValueError: edited"])
+    assert len(reports.wait_for("fail", ends=before + 3, library="celery")[before:]) == 3  # it ran once
 
 
 def test_celery_is_retrying_until_its_last_retry(celery: Callable[..., Any], nsqd: Nsqd, reports: Reports) -> None:
@@ -160,7 +224,7 @@ def test_celery_reports_killed_processes_time_limits_and_rejected_tasks(
 # Django
 
 
-def test_django_buries_and_reports_what_raised(nsqd: Nsqd, reports: Reports, tmp_path: Path) -> None:
+def test_django_buries_and_reports_what_raised(nsqd: Nsqd, reports: Reports, pages: Pages, tmp_path: Path) -> None:
     environ = {
         "PYTHONPATH": f"{PYTHONPATH}:{PEERS}",
         "DJANGO_SETTINGS_MODULE": "django_site.settings",
@@ -181,11 +245,19 @@ def test_django_buries_and_reports_what_raised(nsqd: Nsqd, reports: Reports, tmp
                 "args": args,
                 "kwargs": {},
             }
-            nsqd.http("POST", "/pub?topic=django", json.dumps(document).encode())
+            job = Job(library="django-tasks", name=document["task"], id=document["id"])
+            headers = {f"nsq-header-{name}": value.decode() for name, value in job.headers().items()}
+            nsqd.http("POST", "/pub?topic=django", json.dumps(document).encode(), headers=headers)
+        pages.wait_for_failure("django", "id-of-fail", "ValueError: no such order")
         assert reports.wait_for("django_site.jobs.fail") == [("failed", "buried", "ValueError: no such order")]
         assert reports.wait_for("django_site.jobs.add") == [("succeeded", "finished", "")]
         wait_until_buried(nsqd, "django", ["ValueError: no such order"])
-    (event,) = [it for it in reports.events if it.name == "django_site.jobs.fail"]
+        (event,) = [it for it in reports.events if it.name == "django_site.jobs.fail"]
+        pages.edit_and_run("django", "id-of-fail", ["edited"])
+        *_, last = reports.wait_for("django_site.jobs.fail", ends=2)
+        assert last[2].startswith("TypeError: fail() takes 0 positional arguments")
+        wait_until_buried(nsqd, "django", [last[2]])
+    assert len(reports.ends_of("django_site.jobs.fail")) == 2
     assert (event.id, event.library, event.topic) == ("id-of-fail", "django-tasks", "django")
     assert "ValueError: no such order" in event.traceback
 
@@ -202,21 +274,27 @@ def broker(nsqd: Nsqd) -> Iterator[DramatiqBroker]:
     dramatiq.set_broker(StubBroker())
 
 
-def test_dramatiq_is_retrying_until_its_last_retry(broker: DramatiqBroker, nsqd: Nsqd, reports: Reports) -> None:
+def test_dramatiq_is_retrying_until_its_last_retry(
+    broker: DramatiqBroker, nsqd: Nsqd, reports: Reports, pages: Pages
+) -> None:
     @dramatiq.actor(queue_name="dramatiq", max_retries=1, min_backoff=100)
     def charge(order: int) -> None:
         if order:
             raise ValueError("no such order")
 
-    charge.send(7)
+    sent = charge.send(7)
     worker = dramatiq.Worker(broker, worker_timeout=100, worker_threads=2)
     worker.start()
     try:
         error = "ValueError: no such order"
+        pages.wait_for_failure("dramatiq", sent.message_id, error)
         assert reports.wait_for("charge", ends=2) == [("retrying", "sent again", error), ("failed", "buried", error)]
         charge.send(0)
         assert reports.wait_for("charge", ends=3)[2:] == [("succeeded", "finished", "")]
         wait_until_buried(nsqd, "dramatiq", [error])
+        pages.edit_and_run("dramatiq", sent.message_id, [0])
+        assert reports.wait_for("charge", ends=4)[3:] == [("succeeded", "finished", "")]
+        assert buried(nsqd, "dramatiq") == []
     finally:
         worker.stop()
     failed = [it for it in reports.events if it.name == "charge" and it.state.value == "failed"]
@@ -245,25 +323,30 @@ def test_without_retries_dramatiq_buries_what_raised(nsqd: Nsqd, reports: Report
 # taskiq
 
 
-def test_taskiq_is_retrying_until_its_last_retry(nsqd: Nsqd, reports: Reports, tmp_path: Path) -> None:
+def test_taskiq_is_retrying_until_its_last_retry(nsqd: Nsqd, reports: Reports, pages: Pages, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
-    async def send(name: str, *arguments: str) -> None:
+    async def send(name: str, *arguments: str) -> str:
         broker = TaskiqBroker(url_of(nsqd), queue="taskiq")
         await broker.startup()
-        await AsyncKicker[Any, Any](name, broker, {"retry_on_error": True, "max_retries": 2}).kiq(*arguments)
+        sent = await AsyncKicker[Any, Any](name, broker, {"retry_on_error": True, "max_retries": 2}).kiq(*arguments)
         await broker.shutdown()
+        return sent.task_id
 
     with TaskiqWorker(url_of(nsqd), "taskiq", journal, TASKIQ_REPORT="1"):
         asyncio.run(send("note", "fine"))
-        asyncio.run(send("fail", "17"))
-        error = "ValueError: no such order: 17"
+        id, error = asyncio.run(send("fail", "17")), "ValueError: no such order: 17"
+        pages.wait_for_failure("taskiq", id, error)
         seen = reports.wait_for("fail", ends=2, library="taskiq")
         assert seen == [("retrying", "sent again", error), ("failed", "buried", error)]
         assert reports.wait_for("note", library="taskiq") == [("succeeded", "finished", "")]
         wait_until_buried(nsqd, "taskiq", [error])
         nsqd.post("/channel/kick?topic=taskiq&channel=jobs")
         assert reports.wait_for("fail", ends=3, library="taskiq")[2] == ("failed", "buried", error)
+        wait_until_buried(nsqd, "taskiq", [error])
+        pages.edit_and_run("taskiq", id, ["18"])
+        edited = ("failed", "buried", "ValueError: no such order: 18")
+        assert reports.wait_for("fail", ends=4, library="taskiq")[3:] == [edited]
     last = [it for it in reports.events if it.library == "taskiq" and it.state.value == "failed"][-1]
     assert (last.library, last.topic, last.retries) == ("taskiq", "taskiq", 1)
     assert "raise ValueError" in last.traceback
