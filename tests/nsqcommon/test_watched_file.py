@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from nsqcommon.startup import StartupError
-from nsqd.watched_file import WatchedFile
+from nsqcommon.watched_file import WatchedFile
 from tests.support.jumping import run_with_threads
 
 
