@@ -109,7 +109,7 @@ def test_the_field_and_the_byte_are_named(body: bytes, error: str) -> None:
     noise=st.binary(max_size=40),
     schema=st.sampled_from([ORDER, CHAIN, an_array_of("null"), an_array_of(ORDER)]),
 )
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_any_bytes_are_read_or_refused_with_a_cause(cut: int, noise: bytes, schema: Any) -> None:
     parser = AvroParser(json.dumps(schema), most=1000)
     why = ""
