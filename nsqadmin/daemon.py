@@ -23,6 +23,7 @@ from nsqadmin.actions.notify import Notifier
 from nsqadmin.actions.plan import messages_lost
 from nsqadmin.cluster import series_file
 from nsqadmin.cluster.view import open_saved
+from nsqadmin.decoding.decoders import Decoders
 from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.http import api_v1, api_v2, config, graphite, live, metrics
 from nsqadmin.http.app import Route, application
@@ -186,6 +187,10 @@ async def _live_services(
     upstream: Upstream,
     certificates: Sequence[CertificateFiles[Any]],
 ) -> Services:
+    # In a thread, because the libraries that read the file's schemas take a while to load.
+    decoders = await trio.to_thread.run_sync(Decoders, settings.options.decoders_file)
+    if decoders.file is not None:
+        nursery.start_soon(decoders.file.follow)
     queries = Queries(lambda: settings.options, upstream)
     notifier = Notifier(settings.options)
     sampler = Sampler(lambda: settings.options, upstream, activity, shows_texts=policy.shows_payload_to_all)
@@ -215,7 +220,12 @@ async def _live_services(
         nursery.start_soon(webhook.run)
     await nursery.start(sampler.run)
     messages = Messages(
-        upstream, sampler, _masking_of(settings.options), activity, all_see_payload=policy.shows_payload_to_all
+        upstream,
+        sampler,
+        _masking_of(settings.options),
+        activity,
+        all_see_payload=policy.shows_payload_to_all,
+        decoders=decoders,
     )
     return Services(
         settings=settings,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nsqadmin.access import Identity
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.view import View
+    from nsqadmin.decoding.decoders import Decoders
     from nsqadmin.http.responses import Caller
     from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.masking import Masking
@@ -39,10 +40,17 @@ class Messages:
     """
 
     def __init__(
-        self, upstream: Upstream, view: View, masking: Masking, activity: ActivityLog, *, all_see_payload: bool
+        self,
+        upstream: Upstream,
+        view: View,
+        masking: Masking,
+        activity: ActivityLog,
+        *,
+        all_see_payload: bool,
+        decoders: Decoders | None = None,
     ) -> None:
         """`all_see_payload`: every user has the right `payload`."""
-        self.reader = Reader(upstream, masking)
+        self.reader = Reader(upstream, masking, decoders)
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)

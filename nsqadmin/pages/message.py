@@ -49,6 +49,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             wanted = parse_filter(asked.wanted)
         except BadFilter:
             wanted = Filter()
+        may_see = identity.may(Right.PAYLOAD, topic)
         (one,) = shown_as(page.messages, asked, wanted)
         forms = tuple((form, str(request.url.include_query_params(**{"as": form}).query)) for form in FORMS)
         return painter.page(
@@ -59,6 +60,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
             topic=topic,
             shown=one,
             asked=asked,
+            bytes=painter.links.body(topic, node, int(sequence), one.message.log) if may_see else "",
             forms=forms,
             no_replay=no_replay_of(identity, topic),
         )

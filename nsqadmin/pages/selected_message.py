@@ -57,6 +57,7 @@ class _SelectedMessagePages:
             problem = next((f"{at}: {why}." for at, why in page.missing), _GONE[kind])
             return self._no_message(request, snapshot, problem)
         form = word_of(request, "as", FORMS)
+        has_bytes = one.message is not None and one.message.sequence is not None and identity.may(Right.PAYLOAD, topic)
         return self._painter.page(
             request,
             "selected_message.html",
@@ -67,6 +68,7 @@ class _SelectedMessagePages:
             one=one,
             shown=shown(one.message, form) if one.message is not None else None,
             form=form,
+            bytes=self._painter.links.body(topic, node, one.sequence, one.message.log) if has_bytes else "",
             forms=tuple((it, str(request.url.include_query_params(**{"as": it}).query)) for it in FORMS),
         )
 

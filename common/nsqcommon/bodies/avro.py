@@ -25,7 +25,8 @@ class AvroParser:
     def __init__(self, schema: str, *, most: int | None = None) -> None:
         """`schema` is the JSON text of the writer's schema. Raises BadAvroSchema.
 
-        `most` is how many values a body may have. To count them takes as long again as reading them.
+        `most` is how many values a body may have. We only count those of a body with more bytes, because counting takes
+        as long again as reading them.
         """
         self._text = schema
         self._most = most
@@ -47,7 +48,7 @@ class AvroParser:
         return None
 
     def parse(self, body: bytes) -> object:
-        if self._most is not None or self._walk.is_needed:
+        if self._walk.is_needed or (self._most is not None and len(body) > self._most):
             self._check(body)
         stream = io.BytesIO(body)
         try:

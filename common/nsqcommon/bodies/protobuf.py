@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from nsqcommon.bodies.parsing import Cause, Unfit
+from nsqcommon.bodies.parsing import Cause, Tree, Unfit, tree_of
 from nsqcommon.bodies.protobuf_walk import find_misfit
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class ProtobufParser:
 
     def parsing_only(self, paths: Iterable[tuple[str, ...]]) -> Callable[[bytes], object]:
         """Return a function like `parse` whose values have the fields at these paths, and perhaps more."""
-        read = self._readings.pruned(self._message.DESCRIPTOR, _tree(paths))
+        read = self._readings.pruned(self._message.DESCRIPTOR, tree_of(paths))
         return lambda body: self._parsed(body, read)
 
     def unknown_fields(self, body: bytes) -> list[int]:
@@ -135,18 +135,7 @@ def _message_class(descriptors: bytes, name: str) -> tuple[Any, Any]:
     return pool, found
 
 
-Tree = Mapping[str, "Tree"]  # fields by name; empty: the whole value
 _WHOLE: Final[Tree] = {}
-
-
-def _tree(paths: Iterable[tuple[str, ...]]) -> Tree:
-    tree: dict[str, Any] = {}
-    for path in sorted(paths, key=len, reverse=True):  # a short path comes last, and asks for the whole value
-        at = tree
-        for step in path[:-1]:
-            at = at.setdefault(step, {})
-        at[path[-1]] = {}
-    return tree
 
 
 class _Readings:

@@ -84,6 +84,8 @@ def test_a_body_with_too_many_values_is_refused_if_they_are_counted() -> None:
     body = written(an_array_of("int"), {"it": list(range(50))})
     assert refusal(an_array_of("int"), body, most=10) == "not Avro: has more than 10 values, at byte 0"
     assert AvroParser(json.dumps(an_array_of("int")), most=51).parse(body) == {"it": list(range(50))}
+    longer = written(an_array_of("long"), {"it": [2**60] * 50})
+    assert AvroParser(json.dumps(an_array_of("long")), most=51).parse(longer) == {"it": [2**60] * 50}
 
 
 @pytest.mark.parametrize(
