@@ -52,9 +52,7 @@ class CheckOptions:
     file: str = argument("the decoders file", kind=parsed_by(str, "FILE"))
     topic: str = option("", "print the entries for this topic", kind=parsed_by(_name, "NAME"))
     body: str = option("", "also decode the bytes of this file as a body of the topic", kind=parsed_by(str, "FILE"))
-    content_type: str = option(
-        "", "content type of that body, if the entries ask for one", kind=parsed_by(str, "TYPE")
-    )
+    content_type: str = option("", "content type of that body, if the entries ask for one", kind=parsed_by(str, "TYPE"))
 
     def __post_init__(self) -> None:
         if self.body and not self.topic:
@@ -117,7 +115,7 @@ def _decode(asked: CheckOptions, content: RulesFile, *, out: TextIO, err: TextIO
         err.write(f"{asked.body}: {(error.strerror or str(error)).lower()}\n")
         return NOT_READ
     try:
-        readable, remark = decoder.read(body)
+        readable, remark = decoder.read(body), decoder.remark(body)
     except Undecodable as error:
         err.write(f"{asked.body}: {error}\n")
         return INVALID

@@ -7,13 +7,14 @@ body ──► gzip ──► confluent ──► protobuf ──► values ─�
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from nsqadmin.decoding.unpacking import Unpackable, check_size
 from nsqcommon.bodies.as_json import TooMuch, as_json
-from nsqcommon.bodies.parsing import Cause, Unfit
+from nsqcommon.bodies.parsing import Cause, Tree, Unfit, tree_of
 
 MOST_VALUES: Final = 50_000  # of one body: JSON of more would hold up other threads for too long
 _NAMED: Final = frozenset((Cause.TRAILING, Cause.NOT_CONFLUENT, Cause.UNKNOWN_SCHEMA))  # causes that details don't have
@@ -54,25 +55,37 @@ class Decoder:
         self._parser = parser
         self.name = ", ".join([*(it.name for it in steps), *([parser.name] if parser is not None else [])])
 
-    def read(self, body: bytes, *, hidden_bytes: str | None = None) -> tuple[bytes, str]:
-        """Return the readable body, and a remark on it or "". Raise Undecodable.
+    def read(self, body: bytes, *, hidden_bytes: str | None = None) -> bytes:
+        """Return the readable body: JSON, or without a parser, the unpacked bytes. Raise Undecodable.
 
-        It is JSON or, without a parser, the unpacked bytes. With `hidden_bytes`, that text stands for fields that are
-        bytes.
+        With `hidden_bytes`, that text stands for fields that are bytes.
         """
         unpacked = self._unpacked(body)
         if self._parser is None:
-            return unpacked, ""
-        value = self._value(self._parser.parse, unpacked, hidden_bytes)
-        content = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
-        return content, self._parser.remark(unpacked)
+            return unpacked
+        with self._explained():
+            value = as_json(self._parser.parse(check_size(unpacked)), most=MOST_VALUES, hidden_bytes=hidden_bytes)
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+    def remark(self, body: bytes) -> str:
+        """Return a remark on a body that was read; "": there is none."""
+        return self._parser.remark(self._unpacked(body)) if self._parser is not None else ""
 
     def fields(self, paths: Paths) -> Callable[[bytes], Any]:
-        """Return a function from a body to a document that has the fields at these paths. It raises Undecodable."""
+        """Return a function from a body to a document that has the fields at these paths. It raises Undecodable.
+
+        It takes a tenth of the time of `read`, and a search calls it for each message.
+        """
         if self._parser is None:
             return lambda body: _loaded(self._unpacked(body))
-        parse = self._parser.parsing_only(paths)
-        return lambda body: self._value(parse, self._unpacked(body), None)
+        parse, tree = self._parser.parsing_only(paths), tree_of(paths)
+
+        def read(body: bytes) -> Any:
+            unpacked = self._unpacked(body)
+            with self._explained():
+                return _only(parse(check_size(unpacked)), tree)
+
+        return read
 
     def _unpacked(self, body: bytes) -> bytes:
         for step in self._steps:
@@ -82,16 +95,25 @@ class Decoder:
                 raise Undecodable(f"{step.name}: {_detail_of(error)}") from None
         return body
 
-    def _value(self, parse: Callable[[bytes], object], body: bytes, hidden_bytes: str | None) -> Any:
-        assert self._parser is not None
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise Undecodable for the parser's errors."""
+        name = self._parser.name if self._parser is not None else ""
         try:
-            return as_json(parse(check_size(body)), most=MOST_VALUES, hidden_bytes=hidden_bytes)
+            yield
         except (Unpackable, Unfit, TooMuch) as error:
-            raise Undecodable(f"{self._parser.name}: {_detail_of(error)}") from None
+            raise Undecodable(f"{name}: {_detail_of(error)}") from None
         except RecursionError:
-            raise Undecodable(f"{self._parser.name}: nested too deep") from None
+            raise Undecodable(f"{name}: nested too deep") from None
         except MemoryError:
-            raise Undecodable(f"{self._parser.name}: takes too much memory") from None
+            raise Undecodable(f"{name}: takes too much memory") from None
+
+
+def _only(value: Any, tree: Tree) -> Any:
+    """Return the JSON of the parts of the value that the tree has, and perhaps more."""
+    if not tree or type(value) is not dict or not all(type(key) is str for key in value):
+        return as_json(value, most=MOST_VALUES)
+    return {step: _only(value[step], inner) for step, inner in tree.items() if step in value}
 
 
 def _detail_of(error: Exception) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-import cramjam
-
 MOST_BYTES: Final = 1 << 20  # of a body before and after each step
 _GZIP: Final = 31  # zlib's word for gzip
 _ZLIB: Final = 15
@@ -71,12 +69,19 @@ def _reason_of(error: zlib.error) -> str:
     return str(error).rpartition(": ")[2]
 
 
+# cramjam is imported where it is used, because an nsqadmin without such bodies doesn't need it.
+
+
 def _zstd(body: bytes) -> bytes:
+    import cramjam
+
     return _with_cramjam(cramjam.zstd.decompress_into, body)
 
 
 def _snappy(body: bytes) -> bytes:
     """Unpack snappy, as a block or in frames."""
+    import cramjam
+
     if body.startswith(_SNAPPY_FRAMES):
         return _with_cramjam(cramjam.snappy.decompress_into, body)
     try:
@@ -91,6 +96,8 @@ def _snappy(body: bytes) -> bytes:
 def _with_cramjam(unpack: Callable[[bytes, bytearray], int], body: bytes, size: int = MOST_BYTES) -> bytes:
     if not body:
         raise Unpackable("is empty")
+    import cramjam
+
     room = bytearray(size)
     try:
         return bytes(memoryview(room)[: unpack(body, room)])
