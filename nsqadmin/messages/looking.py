@@ -137,12 +137,14 @@ class Looking(Generic[T]):
             if self._wanted.paths and not self._wanted.holds(self._fields_of(decoder)(message.body), message):
                 return Seen(one.of, message, False)
             self._check_time()
-            content, remark = decoder.read(message.body)
-            known = Decoded(how=decoder.name, content=content, remark=remark)
+            content = decoder.read(message.body)
+            if not self._wanted.matches(content, message):
+                return Seen(one.of, message, False)
+            known = Decoded(how=decoder.name, content=content, remark=decoder.remark(message.body))
+            return Seen(one.of, replace(message, decoded=known), True)
         except Undecodable as error:
             known = Decoded(how=_name_of(one.choice), problem=str(error))
-        message = replace(message, decoded=known)
-        return Seen(one.of, message, self._wanted.matches(message.readable or b"", message))
+        return Seen(one.of, replace(message, decoded=known), self._wanted.matches(message.body, message))
 
     def _decoded_and_masked(self, of: T, message: Message, choice: Choice) -> Seen[T]:
         content, name, is_masked = None, _name_of(choice), False
@@ -150,7 +152,7 @@ class Looking(Generic[T]):
             decoder = self._decoders.built(choice)
             name = decoder.name
             self._check_time()
-            whole, _ = decoder.read(message.body or b"", hidden_bytes=MASK)
+            whole = decoder.read(message.body or b"", hidden_bytes=MASK)
             content = self._masking.masked(whole)
             is_masked = content != whole or f'"{MASK}"'.encode() in whole
             problem = ""
