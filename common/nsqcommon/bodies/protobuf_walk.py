@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 DEEPEST: Final = 100  # levels, as in Google's libraries
 _LONGEST_NUMBER: Final = 10  # bytes
+_MOST_FIELDS: Final = 20_000  # a tenth of a second; in a longer body the place hardly matters
 _LONGEST_PATH: Final = 12  # names in an error
 _VARINT, _EIGHT, _BYTES, _GROUP, _END, _FOUR = range(6)
 _SIZES: Final = {_EIGHT: 8, _FOUR: 4}
@@ -20,6 +21,10 @@ _FOUR_TYPES: Final = frozenset((2, 7, 15))  # float, fixed32, sfixed32
 _EIGHT_TYPES: Final = frozenset((1, 6, 16))
 _TYPE_GROUP: Final = 10
 _TYPE_STRING: Final = 9
+
+
+class _GaveUp(Exception):
+    pass
 
 
 class Misfit(Exception):
@@ -41,20 +46,30 @@ class Misfit(Exception):
 
 
 def find_misfit(body: bytes, kind: Descriptor) -> Misfit | None:
-    """Return where the body doesn't fit the message; None if we find nothing wrong with it."""
+    """Return where the body doesn't fit the message; None if we don't find that in its first fields."""
     try:
-        _message(body, 0, len(body), kind, 1)
+        _message(body, 0, len(body), kind, 1, [_MOST_FIELDS])
     except Misfit as misfit:
         return misfit
+    except _GaveUp:
+        pass
     return None
 
 
-def _message(body: bytes, at: int, end: int, kind: Descriptor | None, depth: int, group: int = 0) -> int:
-    """Walk through the fields up to `end`, or up to the end of this group. `kind` is None for an unknown group."""
+def _message(
+    body: bytes, at: int, end: int, kind: Descriptor | None, depth: int, left: list[int], group: int = 0
+) -> int:
+    """Walk through the fields up to `end`, or up to the end of this group. `kind` is None for an unknown group.
+
+    `left` has the number of fields after which we give up.
+    """
     if depth > DEEPEST:
         raise Misfit(f"is nested deeper than {DEEPEST} levels", at)
     fields = {} if kind is None else kind.fields_by_number
     while at < end:
+        left[0] -= 1
+        if left[0] < 0:
+            raise _GaveUp
         begin = at
         tag, at = _number(body, at, end)
         number, wire = tag >> 3, tag & 7
@@ -66,7 +81,7 @@ def _message(body: bytes, at: int, end: int, kind: Descriptor | None, depth: int
             raise Misfit(f"{number} is no number of a field", begin)
         field = fields.get(number)
         try:
-            at = _field(body, at, end, field, wire, number, depth)
+            at = _field(body, at, end, field, wire, number, depth, left)
         except Misfit as misfit:
             misfit.number = misfit.number or number
             if field is not None:
@@ -77,7 +92,16 @@ def _message(body: bytes, at: int, end: int, kind: Descriptor | None, depth: int
     return at
 
 
-def _field(body: bytes, at: int, end: int, field: FieldDescriptor | None, wire: int, number: int, depth: int) -> int:
+def _field(
+    body: bytes,
+    at: int,
+    end: int,
+    field: FieldDescriptor | None,
+    wire: int,
+    number: int,
+    depth: int,
+    left: list[int],
+) -> int:
     if wire == _VARINT:
         return _number(body, at, end)[1]
     if wire in _SIZES:
@@ -86,7 +110,7 @@ def _field(body: bytes, at: int, end: int, field: FieldDescriptor | None, wire: 
         return at + _SIZES[wire]
     if wire == _GROUP:
         is_known = field is not None and field.type == _TYPE_GROUP
-        return _message(body, at, end, field.message_type if is_known and field else None, depth + 1, number)
+        return _message(body, at, end, field.message_type if is_known and field else None, depth + 1, left, number)
     if wire != _BYTES:
         raise Misfit(f"has wire type {wire}, which does not exist,", at)
     begin = at
@@ -94,14 +118,14 @@ def _field(body: bytes, at: int, end: int, field: FieldDescriptor | None, wire: 
     if at + length > end:
         raise Misfit(f"has {length:,} bytes, of which only {end - at:,} are there,", begin)
     if field is not None:
-        _inside(body, at, at + length, field, depth)
+        _inside(body, at, at + length, field, depth, left)
     return at + length
 
 
-def _inside(body: bytes, at: int, end: int, field: FieldDescriptor, depth: int) -> None:
+def _inside(body: bytes, at: int, end: int, field: FieldDescriptor, depth: int, left: list[int]) -> None:
     if field.message_type is not None:
         if field.type != _TYPE_GROUP:
-            _message(body, at, end, field.message_type, depth + 1)
+            _message(body, at, end, field.message_type, depth + 1, left)
     elif field.type == _TYPE_STRING:
         try:
             body[at:end].decode()
@@ -111,6 +135,9 @@ def _inside(body: bytes, at: int, end: int, field: FieldDescriptor, depth: int) 
             ) from None
     elif field.type in _VARINT_TYPES:
         while at < end:
+            left[0] -= 1
+            if left[0] < 0:
+                raise _GaveUp
             at = _number(body, at, end)[1]
     elif (field.type in _FOUR_TYPES and (end - at) % 4) or (field.type in _EIGHT_TYPES and (end - at) % 8):
         raise Misfit(f"has {end - at:,} bytes, which is not a whole number of values,", at)

@@ -54,24 +54,28 @@ def test_a_wrong_file_stops_the_start(tmp_path: Path) -> None:
         Decoders(path)
 
 
+def rename(schema: Path, old: str, new: str) -> None:
+    schema.write_text(schema.read_text().replace(old, new))
+
+
 def test_a_changed_file_or_schema_counts_from_then_on(tmp_path: Path) -> None:
-    path = Path(write_decoders(tmp_path))
+    path = write_decoders(tmp_path)
 
     async def main() -> None:
-        decoders = Decoders(str(path))
+        decoders = Decoders(path)
         assert decoders.file is not None
         assert name_of(decoders.choose("avro", {})) == "Avro shop.order"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(decoders.file.follow)
             schema = tmp_path / "order.avsc"
-            schema.write_text(schema.read_text().replace("shop.order", "shop.purchase"))
+            rename(schema, "shop.order", "shop.purchase")
             await trio.sleep(3)
             assert name_of(decoders.choose("avro", {})) == "Avro shop.purchase"
-            path.write_text("[[decoder]]")
+            write_decoders(tmp_path, "[[decoder]]")
             await trio.sleep(3)
             assert name_of(decoders.choose("avro", {})) == "Avro shop.purchase"
             assert decoders.file.error.startswith("line 1: decode: is missing")
-            path.write_text('[[decoder]]\ntopic = "avro"\ndecode = "json"')
+            write_decoders(tmp_path, '[[decoder]]\ntopic = "avro"\ndecode = "json"')
             await trio.sleep(3)
             assert name_of(decoders.choose("avro", {})) == "JSON"
             nursery.cancel_scope.cancel()
