@@ -1,10 +1,14 @@
 """nsqadmin with a big cluster: the time of a page, the cost of live updates with and without viewers, and memory.
 
-And with workers that report a thousand jobs a second: what that costs, with and without a look at the page of jobs."""
+With workers that report a thousand jobs a second: what that costs, with and without a look at the page of jobs.
+
+And a search through a history of Protobuf messages, and how long other requests wait meanwhile.
+"""
 
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import socket
 import subprocess
@@ -16,7 +20,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from struct import pack
 from typing import Final
+from urllib.parse import quote
 
 from bench.brokers import Broker, nsqd_factory, running_daemon
 from bench.builds import Build
@@ -24,12 +30,21 @@ from bench.ports import take_port
 from bench.processes import processor_share, resident_megabytes, wait_until
 from bench.report import Benchmark, Row, at_least, at_most
 from bench.settings import Settings
-from bench.work import HOST, Work, say, started
+from bench.work import HOST, Failed, Work, say, started
 from scripts.command_line import option
 
 START_LIMIT: Final = 60.0
 PAGES: Final = ("/", "/topics", "/topics/topic-7", "/topics/topic-7/channel-0", "/nodes")
 VIEWERS: Final = 50
+_BATCH: Final = 2000  # messages of an MPUB
+_ITEMS: Final = [{"sku": "tea", "price": 1.5}] * 3
+_ORDERS: Final = """
+[[decoder]]
+topic = "orders"
+decode = "protobuf"
+descriptors = "shop.desc"
+message = "shop.Order"
+"""
 _REACHABLE: Final = ("--broadcast-address=127.0.0.1",)  # nsqadmin connects to listen to reports
 
 
@@ -41,6 +56,7 @@ class AdminSettings(Settings):
     lively: str = option("0.1,1", "share of the topics whose numbers change", word="SHARE,...")
     seconds: float = option(30.0, "length of each measurement")
     jobs: int = option(1000, "jobs a second that workers report; 0: leave that out")
+    protobuf: int = option(40_000, "Protobuf messages to search; 0: leave that out")
 
 
 def run(settings: AdminSettings, work: Work) -> list[Row]:
@@ -51,7 +67,77 @@ def run(settings: AdminSettings, work: Work) -> list[Row]:
     if settings.jobs:
         with work.new_folder("admin") as folder, nsqd_factory(work, Build.PURE, _REACHABLE)() as nsqd:
             rows += _with_jobs(settings, folder, nsqd)
+    if settings.protobuf:
+        with work.new_folder("admin") as folder, nsqd_factory(work, Build.PURE, _REACHABLE)() as nsqd:
+            rows += _with_protobuf(settings, folder, nsqd)
     return rows
+
+
+def _with_protobuf(settings: AdminSettings, folder: Path, nsqd: Broker) -> list[Row]:
+    """Search for conditions on a field, and for a text, which needs every field of every message."""
+    from tests.nsqadmin.decoding.decoders_files import write_decoders  # it needs the extra admin-decoders
+
+    _publish_orders(nsqd, settings.protobuf)
+    name, port = f"{settings.protobuf:,} Protobuf messages", take_port()
+    decoders = write_decoders(folder, _ORDERS)
+    command = [sys.executable, "-m", "nsqadmin", f"--http-address={HOST}:{port}", f"--decoders-file={decoders}"]
+    command += [f"--nsqd-http-address={HOST}:{nsqd.http_port}"]
+    with running_daemon(command, Broker(port, port), folder / "log") as pid:
+        wait_until(partial(_has_logged, port, settings.protobuf), START_LIMIT, "nsqadmin has seen the topic", 0.5)
+        fields, pauses = _search_times(port, "customer.country = DE", settings.protobuf)
+        texts, _ = _search_times(port, "nowhere", settings.protobuf)
+        resident = resident_megabytes(pid, "VmHWM")
+    say(f"{name}: {min(fields):.1f} s by a field, {min(texts):.1f} s by a text, {resident:.0f} MB")
+    return [
+        Row(f"{name}: customer.country = DE", "s", tuple(fields), at_most(5)),
+        Row(f"{name}: a text", "s", tuple(texts), at_most(10)),
+        Row(f"{name}: longest pause of /ping", "ms", tuple(pauses), at_most(200)),
+        Row(f"{name}: peak resident", "MB", (resident,), at_most(300)),
+    ]
+
+
+def _publish_orders(nsqd: Broker, count: int) -> None:
+    from tests.support import shop
+
+    nsqd.post("/topic/create?topic=orders", b"")
+    nsqd.post("/channel/create?topic=orders&channel=c", b"")
+    for first in range(0, count, _BATCH):
+        numbers = range(first, min(count, first + _BATCH))
+        bodies = [shop.protobuf_order(it, "FR" if it % 1000 else "DE", items=_ITEMS) for it in numbers]
+        packed = pack(">I", len(bodies)) + b"".join(pack(">I", len(body)) + body for body in bodies)
+        nsqd.post("/mpub?topic=orders&binary=true", packed)
+
+
+def _has_logged(port: int, count: int) -> bool:
+    try:
+        return sum(it["next"] for it in json.loads(_get(port, "/api/v2/logs/orders"))["logs"]) == count
+    except (OSError, ValueError, KeyError):  # it doesn't know the topic yet
+        return False
+
+
+def _search_times(port: int, wanted: str, count: int) -> tuple[list[float], list[float]]:
+    """Search a few times. Return the seconds of each, and the longest answer to /ping meanwhile, in ms."""
+    times, pauses = [], []
+    for _ in range(3):
+        stop, longest = threading.Event(), [0.0]
+
+        def ping(stop: threading.Event = stop, longest: list[float] = longest) -> None:
+            while not stop.wait(0.02):
+                began = time.perf_counter()
+                _get(port, "/ping")
+                longest[0] = max(longest[0], time.perf_counter() - began)
+
+        thread = threading.Thread(target=ping)
+        thread.start()
+        began = time.perf_counter()
+        answer = _get(port, f"/api/v2/search/orders?filter={quote(wanted)}&format=ndjson")
+        times.append(time.perf_counter() - began)
+        stop.set()
+        thread.join()
+        pauses.append(longest[0] * 1000)
+        if json.loads(answer.splitlines()[-1])["end"]["looked"] != count:
+            raise Failed("the search has not looked at all messages")
+    return times, pauses
 
 
 def _with_jobs(settings: AdminSettings, folder: Path, nsqd: Broker) -> list[Row]:

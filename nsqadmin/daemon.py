@@ -25,6 +25,7 @@ from nsqadmin.actions.plan import messages_lost
 from nsqadmin.cluster import series_file
 from nsqadmin.cluster.model import Metric
 from nsqadmin.cluster.view import open_saved
+from nsqadmin.decoding.decoders import Decoders
 from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.http import api_v1, api_v2, config, graphite, live, metrics
 from nsqadmin.http.app import Route, application
@@ -200,6 +201,10 @@ async def _live_services(
     upstream: Upstream,
     certificates: Sequence[CertificateFiles[Any]],
 ) -> Services:
+    # In a thread, because the libraries that read the file's schemas take a while to load.
+    decoders = await trio.to_thread.run_sync(Decoders, settings.options.decoders_file)
+    if decoders.file is not None:
+        nursery.start_soon(decoders.file.follow)
     queries = Queries(lambda: settings.options, upstream)
     notifier = Notifier(settings.options)
     sampler = Sampler(lambda: settings.options, upstream, activity, shows_texts=policy.shows_payload_to_all)
@@ -234,7 +239,12 @@ async def _live_services(
         nursery.start_soon(webhook.run)
     await nursery.start(sampler.run)
     messages = Messages(
-        upstream, sampler, _masking_of(settings.options), activity, all_see_payload=policy.shows_payload_to_all
+        upstream,
+        sampler,
+        _masking_of(settings.options),
+        activity,
+        all_see_payload=policy.shows_payload_to_all,
+        decoders=decoders,
     )
     retries = Retries(upstream, messages.reader, sampler, activity)
     nursery.start_soon(retries.run)

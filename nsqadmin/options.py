@@ -164,6 +164,9 @@ class Options(BaseOptions):
         "expression",
         toml="masks",
     )
+    decoders_file: str = option(
+        "", "TOML file that says which topics have bodies in Protobuf, Avro, MessagePack or compressed"
+    )
     audit_file: str = option("", "file to append each action to, as a line of JSON")
 
     # other sources and receivers

@@ -261,7 +261,7 @@ def _view(
         queued=queued,
         sent=sent,
         arguments=(
-            arguments_of(message.body, library)
+            arguments_of(message.readable, library)
             if message is not None
             else Arguments(problem="Its message is not in the history any more")
         ),

@@ -25,9 +25,17 @@ _MOST_GAPS: Final = 1000
 
 
 async def lines(
-    step: Callable[[Search], Awaitable[SearchResult]], search: Search, *, most: int | None, began: float
+    step: Callable[[Search], Awaitable[SearchResult]],
+    search: Search,
+    *,
+    most: int | None,
+    began: float,
+    raw: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the lines for up to `most` hits. A forward search ends at messages that were published after `began`."""
+    """Yield the lines for up to `most` hits. A forward search ends at messages that were published after `began`.
+
+    With `raw`, bodies are as they were published.
+    """
     hits = 0
     gaps: dict[Gap, None] = {}
     while True:
@@ -37,7 +45,7 @@ async def lines(
         gaps |= dict.fromkeys(found.gaps)
         for at in range(0, len(found.messages), _PIECE):
             piece = found.messages[at : at + _PIECE]
-            yield b"".join(_line(message_json(message, most=None)) for message in piece)
+            yield b"".join(_line(message_json(message, most=None, raw=raw)) for message in piece)
         is_at_now = not found.newest_first and found.reached is not None and found.reached > began
         if not found.goes_on or hits == most or is_at_now:
             break

@@ -53,6 +53,7 @@ def routes(messages: Messages, view: View) -> list[Route]:
         Route("GET", "/api/v2/messages/{topic}/{channel}", endpoints.peek),
         Route("GET", "/api/v2/search/{topic}", endpoints.search),
         Route("GET", "/api/v2/logs/{topic}", endpoints.logs),
+        Route("GET", "/api/v2/body/{topic}", endpoints.body),
         Route("GET", "/api/v2/tail/{topic}", endpoints.tail),
         Route("POST", "/api/v2/publish", endpoints.publish),
         Route("POST", "/api/v2/redeliver", endpoints.redeliver),
@@ -72,7 +73,7 @@ class _Endpoints:
         return json_answer({"logs": to_json(logs)})
 
     async def read(self, request: Request) -> Response:
-        """Send a page of history. Arguments: `from=`, `limit=`, `node=`, `filter=`, `format=ndjson`."""
+        """Send a page of history. Arguments: `from=`, `limit=`, `node=`, `filter=`, `format=ndjson`, `raw=true`."""
         topic = self._topic(request)
         page = await self._messages.read(
             topic,
@@ -99,12 +100,12 @@ class _Endpoints:
                 raise HttpError(404, "NODE_NOT_FOUND")
             page = await self._messages.read(topic, identity, node=node, place=str(first), limit=end - first)
             found += [it for it in page.messages if _is_one_of(it, log, first, end)]
-        return _lines_answer(found, f"{topic}.ndjson")
+        return _lines_answer(found, f"{topic}.ndjson", raw=_is_raw(request))
 
     async def search(self, request: Request) -> Response:
         """Stream events: `message` for each hit, `progress`, and last `end`, which is also a progress report.
 
-        With `format=ndjson`, send all hits as a file, or `limit=` of them.
+        With `format=ndjson`, send all hits as a file, or `limit=` of them. With `raw=true`, bodies are not decoded.
         """
         topic = self._topic(request)
         arguments = request.query_params
@@ -125,7 +126,7 @@ class _Endpoints:
             most = number_argument(request, "limit", 0, least=1, most=_HIGHEST) or None
             headers = _file_headers(f"{topic}.ndjson") | {"content-type": "application/x-ndjson"}
             return EventStream(
-                lambda: lines(self._messages.search, search, most=most, began=time()),
+                lambda: lines(self._messages.search, search, most=most, began=time(), raw=_is_raw(request)),
                 close=lambda: None,
                 headers=headers,
             )
@@ -134,7 +135,7 @@ class _Endpoints:
             limit=number_argument(request, "limit", 100, least=1, most=MOST),
             seconds=number_argument(request, "seconds", 30, least=1, most=60),
         )
-        events = SearchEvents()
+        events = SearchEvents(raw=_is_raw(request))
 
         async def run() -> SearchResult:
             return await self._messages.search(search, events.report)
@@ -154,9 +155,26 @@ class _Endpoints:
         )
         return _page_answer(request, page, f"{topic}.{channel}.ndjson")
 
+    async def body(self, request: Request) -> Response:
+        """Send the body of one message as it was published, as a file. Arguments: `node=`, `sequence=`, `log=`."""
+        topic = self._topic(request)
+        identity = require(request, Right.PAYLOAD, topic)
+        sequence = number_argument(request, "sequence", 0, least=0, most=_HIGHEST)
+        node, log = self._node(request), request.query_params.get("log", "")
+        if not node:
+            raise HttpError(400, "INVALID_NODE")
+        page = await self._messages.read(topic, identity, node=node, place=str(sequence), limit=1)
+        found = next((it for it in page.messages if it.sequence == sequence and it.log in (log or it.log, None)), None)
+        if found is None or found.body is None:
+            reason = next((it.reason for it in page.logs if it.reason), "it is not in the history there")
+            raise HttpError(404, "MESSAGE_NOT_FOUND", details={"reason": reason})
+        headers = _file_headers(f"{topic}-{sequence}.bin")
+        return Response(found.body, headers=headers, media_type="application/octet-stream")
+
     async def tail(self, request: Request) -> Response:
         """Stream events: `message`, `skipped` (how many so far), `trouble` (a node and the reason), `end`."""
-        return await tailed(request, self._messages, self._view, partial(message_json, most=MOST_SHOWN))
+        render = partial(message_json, most=MOST_SHOWN, raw=_is_raw(request))
+        return await tailed(request, self._messages, self._view, render)
 
     async def publish(self, request: Request) -> Response:
         """Publish `{"topic":"t","body":"text"}`; also `bodies` or `body_base64`, with `node`, `defer_ms`, `count`."""
@@ -236,11 +254,18 @@ async def tailed(request: Request, messages: Messages, view: View, render: Calla
     except CannotTail as error:
         raise HttpError(409, "CANNOT_TAIL", details={"reason": str(error)}) from error
     messages.note_tail(topic, caller_of(request))
-    shown = TailEvents(wanted, render)
+    shown = TailEvents(render)
     found = snapshot.topic(topic)
+
+    async def show(message: Message) -> None:
+        looking = messages.reader.look(identity, topic, wanted)
+        for seen in [*await looking.add(None, message), *await looking.rest()]:
+            if seen.message is not None and seen.is_wanted:
+                shown.show(seen.message)
+
     tail = Tail(
         topic,
-        show=lambda message: shown.show(messages.reader.masked_for(identity, message, topic)),
+        show=show,
         skip=shown.skip,
         trouble=shown.trouble,
         sample_rate=sample_rate(found.rates.incoming if found is not None else None),
@@ -261,9 +286,10 @@ def _seen_topic(request: Request, view: View) -> str:
 
 
 def _page_answer(request: Request, page: Page, name: str) -> Response:
+    raw = _is_raw(request)
     if request.query_params.get("format") != "ndjson":
-        return json_answer(page_json(page, most=MOST_SHOWN))
-    return _lines_answer(page.messages, name)
+        return json_answer(page_json(page, most=MOST_SHOWN, raw=raw))
+    return _lines_answer(page.messages, name, raw=raw)
 
 
 def _is_one_of(message: Message, log: str, first: int, end: int) -> bool:
@@ -271,9 +297,15 @@ def _is_one_of(message: Message, log: str, first: int, end: int) -> bool:
     return message.sequence is not None and first <= message.sequence < end and (log or message.log) == message.log
 
 
-def _lines_answer(messages: Iterable[Message], name: str) -> Response:
-    text = "".join(json.dumps(message_json(row, most=None), ensure_ascii=False) + "\n" for row in messages)
+def _lines_answer(messages: Iterable[Message], name: str, *, raw: bool) -> Response:
+    lines = (json.dumps(message_json(row, most=None, raw=raw), ensure_ascii=False) for row in messages)
+    text = "".join(f"{line}\n" for line in lines)
     return Response(text.encode("utf-8", "replace"), headers=_file_headers(name), media_type="application/x-ndjson")
+
+
+def _is_raw(request: Request) -> bool:
+    """Return True if bodies are wanted as they were published."""
+    return request.query_params.get("raw") == "true"
 
 
 def _file_headers(name: str) -> dict[str, str]:

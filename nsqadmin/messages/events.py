@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from nsqadmin.http.event_stream import event
 from nsqadmin.messages.model import Message, SearchResult, message_json, progress_json
-
-if TYPE_CHECKING:
-    from nsqadmin.messages.filters import Filter
 
 MOST_SHOWN: Final = 32 * 1024  # bytes of a body that a page shows; the whole body can be downloaded
 _MOST_TAILED: Final = 200  # messages of a tail that may wait for the browser
@@ -57,16 +54,13 @@ class _Events:
 class TailEvents(_Events):
     """The events of a tail. If too many messages wait, we skip the oldest and count them."""
 
-    def __init__(self, wanted: Filter, render: Callable[[Message], Any]) -> None:
+    def __init__(self, render: Callable[[Message], Any]) -> None:
         """`render` converts a message to the data of an event."""
         super().__init__(_MOST_TAILED)
-        self._wanted = wanted
         self._render = render
         self._skipped = self._told = 0
 
     def show(self, message: Message) -> None:
-        if not self._wanted.matches(message.body or b"", message):
-            return
         if len(self._waiting) == _MOST_TAILED:
             self._skipped += 1
         self._put(event("message", self._render(message)))
@@ -94,12 +88,16 @@ class TailEvents(_Events):
 class SearchEvents(_Events):
     """The events of one step of a search. Its limit bounds the number of waiting hits."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, raw: bool = False) -> None:
+        """With `raw`, bodies are as they were published."""
         super().__init__()
+        self._raw = raw
         self._found: SearchResult | None = None
 
     def report(self, found: SearchResult) -> None:
-        self._waiting.extend(event("message", message_json(message, most=MOST_SHOWN)) for message in found.messages)
+        self._waiting.extend(
+            event("message", message_json(message, most=MOST_SHOWN, raw=self._raw)) for message in found.messages
+        )
         self._found = found
         self._arrived.set()
 

@@ -25,6 +25,7 @@ _CONDITION: Final = re.compile(
     r"(?:\"(?P<quoted>[^\"]*)\"|(?P<bare>[^\s\"]+))\s*"
 )
 _AND: Final = re.compile(r"and\s+", re.IGNORECASE)
+_WHOLE: Final = re.compile(r"[+-]?\d{1,400}", re.ASCII).fullmatch
 _OF_MESSAGE: Final = ("size", "sequence", "delay", "key")
 _HEADER: Final = "header."
 MISSING: Final = object()
@@ -103,6 +104,20 @@ class Filter:
             return (self.text.decode(),)
         return tuple(it.value for it in self.conditions if it.operator in ("=", "~") and it.value and it.is_of_body)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if every message matches."""
+        return not self.text and not self.conditions
+
+    @property
+    def paths(self) -> frozenset[tuple[str, ...]]:
+        """The fields of bodies that the conditions name."""
+        return frozenset(it.path for it in self.conditions if it.is_of_body)
+
+    def may_match(self, message: Matched) -> bool:
+        """Return False if a message can't match, whatever its body is."""
+        return all(it.is_of_body or it.holds(None, message) for it in self.conditions)
+
     def matches(self, body: bytes, message: Matched) -> bool:
         """Return True if a message matches. `body` must be masked for the user who searches.
 
@@ -118,6 +133,10 @@ class Filter:
                 document = json.loads(body)
             except (ValueError, RecursionError):
                 return False
+        return self.holds(document, message)
+
+    def holds(self, document: Any, message: Matched) -> bool:
+        """Return True if all conditions hold for a message whose body is this document."""
         return all(condition.holds(document, message) for condition in self.conditions)
 
 
@@ -202,6 +221,7 @@ def _compares(order: Callable[[Any, Any], bool], found: Any, value: str) -> bool
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        # A float holds only 15 digits, and ids often have more.
+        return int(text) if _WHOLE(text) else float(text)
     except ValueError:
         return None

@@ -104,7 +104,7 @@ class MessageInFlight(ListedMessage):
         return without_job(self.headers)
 
     def seen(self, sight: Sight) -> MessageInFlight:
-        """Hide what only users who may see messages see, as `Reader.masked_for` does."""
+        """Hide what only users who may see messages see, as `Looking` does."""
         if sight.is_whole:
             return self
         return replace(self, key="", group="", headers={}, is_withheld=bool(self.key or self.group or self.headers))

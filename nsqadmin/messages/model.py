@@ -9,9 +9,20 @@ from typing import Any, Final
 
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.messages.jobs import QueuedJob, job_in, job_json, without_job
+from nsqcommon.wire.headers import decode_headers
 from nsqcommon.wire.history import DAMAGED, MISSING, NEWER, REFUSED
 
 BINARY: Final = "base64:"  # prefix of a header value that isn't UTF-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """What a decoder made of a body."""
+
+    how: str  # the decoder's steps, such as `gzip, Protobuf shop.Order`; empty: there is none, see `problem`
+    content: bytes | None = None  # JSON, or unpacked bytes; None: the body couldn't be decoded
+    problem: str = ""  # why it couldn't
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +33,7 @@ class Message:
     id: str
     timestamp: float
     size: int
-    body: bytes | None  # None: the user may not see it
+    body: bytes | None  # as it was published; None: the user may not see it
     sequence: int | None = None  # None in a tail
     log: str | None = None  # id of the log that has the sequence; None: unknown
     attempts: int | None = None  # so far; None: unknown
@@ -30,6 +41,17 @@ class Message:
     is_masked: bool = False  # a part of the body was replaced
     key: str = ""  # key of the publish, if the node reports it
     headers: Mapping[str, str] = field(default_factory=dict)  # by name; "base64:" and Base64 if it isn't UTF-8
+    decoded: Decoded | None = None  # None: there is no decoder for it
+
+    @property
+    def readable(self) -> bytes | None:
+        """The body to show and to search: decoded, if it can be. None: the user may not see it."""
+        return self.decoded.content if self.decoded is not None and self.decoded.content is not None else self.body
+
+    @property
+    def held(self) -> int:
+        """The number of bytes that its bodies take here."""
+        return self.size + (len(self.decoded.content or b"") if self.decoded is not None else 0)
 
     @property
     def job(self) -> QueuedJob | None:
@@ -40,6 +62,18 @@ class Message:
     def other_headers(self) -> Mapping[str, str]:
         """The headers that aren't about the job."""
         return without_job(self.headers)
+
+
+def headers_of(encoded: bytes) -> dict[str, str]:
+    """Return encoded headers as a message has them here. Raise BadHeaders."""
+    return {name: _shown_header(value) for name, value in decode_headers(encoded).items()} if encoded else {}
+
+
+def _shown_header(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return BINARY + b64encode(value).decode()
 
 
 _WHY: Final = {
@@ -160,10 +194,11 @@ class Redelivered:
     error: str = ""  # why the node failed, perhaps in part; empty on success
 
 
-def message_json(message: Message, *, most: int | None) -> dict[str, Any]:
+def message_json(message: Message, *, most: int | None, raw: bool = False) -> dict[str, Any]:
     """Return the message in the form of nsqd's `/topic/read`: text as `body`, other bytes as `body_base64`.
 
-    The body is cut after `most` bytes; None: it is whole. A masked body may be longer than `size`.
+    A decoded body is the `body`, and `decoded` says by which steps. With `raw`, it is the body as it was published. The
+    body is cut after `most` bytes; None: it is whole. A masked or decoded body may be longer than `size`.
     """
     document = {name: value for name, value in to_json_but_body(message).items() if value is not None}
     if message.key:
@@ -172,9 +207,15 @@ def message_json(message: Message, *, most: int | None) -> dict[str, Any]:
         document["headers"] = dict(message.headers)
     if message.job is not None:
         document["job"] = job_json(message.job)
-    if message.body is None:
+    whole = message.body if raw else message.readable
+    if (decoded := message.decoded) is not None and not raw:
+        if decoded.content is not None:
+            document["decoded"] = decoded.how
+        else:
+            document["not_decoded"] = decoded.problem
+    if whole is None:
         return document | {"body_withheld": True}
-    body, is_cut = message.body[:most], most is not None and len(message.body) > most
+    body, is_cut = whole[:most], most is not None and len(whole) > most
     if is_cut:
         document["is_cut"] = True
     try:
@@ -199,9 +240,9 @@ def _decoded_start(body: bytes) -> str:
     raise AssertionError("the loop returns or raises")
 
 
-def page_json(page: Page, *, most: int) -> dict[str, Any]:
+def page_json(page: Page, *, most: int, raw: bool = False) -> dict[str, Any]:
     return {
-        "messages": [message_json(message, most=most) for message in page.messages],
+        "messages": [message_json(message, most=most, raw=raw) for message in page.messages],
         "gaps": to_json(page.gaps),
         "logs": to_json(page.logs),
         "scanned": page.scanned,

@@ -13,8 +13,9 @@ from urllib.parse import quote_plus
 
 import trio
 
-from nsqadmin.access import Right
+from nsqadmin.decoding.decoders import Decoders
 from nsqadmin.messages.filters import Filter
+from nsqadmin.messages.looking import Looking, Seen
 from nsqadmin.messages.model import BINARY, Gap, Message, NodeLog, Page
 from nsqadmin.messages.selection import runs_of
 from nsqadmin.upstream import sliced_json
@@ -68,9 +69,10 @@ class _Read:
 class Reader:
     """Reads and peeks, on trio."""
 
-    def __init__(self, upstream: Upstream, masking: Masking) -> None:
+    def __init__(self, upstream: Upstream, masking: Masking, decoders: Decoders | None = None) -> None:
         self._upstream = upstream
         self._masking = masking
+        self._decoders = decoders if decoders is not None else Decoders()
 
     async def logs(self, snapshot: Snapshot, topic: str, node: str = "") -> tuple[NodeLog, ...]:
         """Return the readable history of each node, or of `node` only."""
@@ -161,27 +163,37 @@ class Reader:
         if log.reason or log.first == log.next:
             return read
         start = str(max(log.first, log.next - limit)) if place == "latest" else place
-        most = limit if not (wanted.text or wanted.conditions) else MOST_SCANNED
+        most = limit if wanted.is_empty else MOST_SCANNED
+        looking = self.look(identity, topic, wanted)
         size = 0
         at = None
+
+        def add(ready: list[Seen[None]]) -> None:
+            nonlocal size, at
+            for _, message, is_wanted in ready:
+                assert message is not None
+                at = (message.sequence or 0) + 1
+                if is_wanted:
+                    read.messages.append(message)
+                    size += message.held
+
         try:
             async with aclosing(self.lines(log.node, topic, start, f"&limit={most}{of_log(log.log)}")) as lines:
                 async for line in lines:
                     if "next" in line:
+                        add(await looking.rest())
                         at = next_in(line)
                         break
                     if "gap" in line:
                         read.add_gap(gap_in(log.node, line))
                         continue
                     read.scanned += 1
-                    message = self.masked_for(identity, message_in(log.node, line, log.log), topic)
-                    at = (message.sequence or 0) + 1
-                    if wanted.matches(message.body or b"", message):
-                        read.messages.append(message)
-                        size += message.size
+                    add(await looking.add(None, message_in(log.node, line, log.log)))
                     if len(read.messages) >= limit or size >= _MOST_BYTES or read.scanned >= MOST_SCANNED:
                         break
+                add(await looking.rest())
         except Unreadable as error:
+            add(await looking.rest())  # what has arrived still counts
             read.log = replace(log, reason=str(error))
             return read
         read.log = replace(log, continue_at=at if at is not None and at < log.next else None)
@@ -195,19 +207,24 @@ class Reader:
         try:
             raw = await self._upstream.get_json(log.node, f"/channel/position?{arguments}")
             attempts = waiting_in(raw)
-            size = 0
+            looking = self.look(identity, topic, Filter())
+            size = count = 0
             for first, end in runs_of(attempts):
+                if count >= limit or size >= _MOST_BYTES:
+                    break
                 async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}{of_log(log.log)}")) as lines:
                     async for line in lines:
                         if "gap" in line:
                             read.add_gap(gap_in(log.node, line))
                         elif "next" not in line:
-                            message = self.masked_for(identity, message_in(log.node, line, log.log), topic)
+                            message = message_in(log.node, line, log.log)
                             known = attempts.get(message.sequence if message.sequence is not None else -1)
-                            read.messages.append(replace(message, attempts=known))
-                            size += message.size
-                            if len(read.messages) >= limit or size >= _MOST_BYTES:
-                                return read
+                            ready = await looking.add(None, replace(message, attempts=known))
+                            read.messages += [it.message for it in ready if it.message is not None]
+                            size, count = size + message.size, count + 1
+                            if count >= limit or size >= _MOST_BYTES:
+                                break
+            read.messages += [it.message for it in await looking.rest() if it.message is not None]
         except UpstreamError as error:
             read.log = replace(log, reason=why(error))
         except Unreadable as error:
@@ -263,14 +280,9 @@ class Reader:
             raise Unreadable("its answer cannot be read: expected an object")
         return document
 
-    def masked_for(self, identity: Identity, message: Message, topic: str) -> Message:
-        """Return the message as this user may see it."""
-        if identity.may(Right.PAYLOAD, topic) or message.body is None:
-            return message
-        masked = self._masking.masked(message.body)
-        # The rules are for bodies. We don't know what headers and keys give away, so only users with the right see
-        # them.
-        return replace(message, body=masked, is_masked=masked != message.body, key="", headers={})
+    def look(self, identity: Identity, topic: str, wanted: Filter) -> Looking[Any]:
+        """Return what makes messages as this user may see them."""
+        return Looking(self._decoders, self._masking, identity, topic, wanted)
 
 
 async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:

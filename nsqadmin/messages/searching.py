@@ -6,7 +6,7 @@ long, or nonsense, is named and skipped, and the search continues without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Node, Snapshot
     from nsqadmin.messages.filters import Filter
+    from nsqadmin.messages.looking import Looking, Seen
     from nsqadmin.messages.reading import Reader
 
 NEWEST: Final = "latest"
@@ -30,6 +31,7 @@ _MOST_BYTES: Final = 8 << 20  # of the hits of one read
 _MOST_BYTES_OF_STEP: Final = 32 << 20  # of the hits of one step
 _MOST_GAPS: Final = 1000  # of one read
 _MOST_PATIENCE: Final = 5.0  # seconds that a node may send nothing
+_MOST_AFTERWARDS: Final = 0.25  # seconds to look at what has arrived when a read's time is up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +66,17 @@ class _Piece:
     gaps: list[Gap] = field(default_factory=list)
     times: list[float] = field(default_factory=list)  # of the first and the last message
     size: int = 0  # of the hits' bodies
+    last: int = 0  # read up to here, and perhaps not looked at yet
 
-    def see(self, message: Message) -> None:
-        self.times[1:] = [message.timestamp]
-        self.at = (message.sequence or 0) + 1
+    def see(self, ready: Sequence[Seen[None]], *, with_bodies: bool) -> None:
+        """Add messages that have been looked at, in their order."""
+        for _, message, is_wanted in ready:
+            assert message is not None
+            self.times[1:] = [message.timestamp]
+            self.at = (message.sequence or 0) + 1
+            if is_wanted:
+                self.hits.append(message if with_bodies else replace(message, body=None, decoded=None))
+                self.size += message.held if with_bodies else 0
 
 
 class Searcher:
@@ -90,7 +99,7 @@ class Searcher:
         while True:
             new = walk.take(search.limit - len(messages))
             messages += new
-            size += sum(message.size for message in new if message.body is not None)
+            size += sum(message.held for message in new if message.readable is not None)
             if report is not None:
                 report(walk.found(new))
             lanes = walk.next_lanes()
@@ -135,7 +144,7 @@ class Searcher:
             at, border = (min(max(it, log.first), log.next) for it in (place.at, place.border))
         else:
             at = border = await self._place(log, search)
-        is_all = not (search.wanted.text or search.wanted.conditions)
+        is_all = search.wanted.is_empty
         step = min(search.limit, _FIRST_STEP) if is_all else _FIRST_STEP
         return Lane(log.node, log.first, log.next, border, at, step, log.log)
 
@@ -159,12 +168,16 @@ class Searcher:
     async def _read_on(self, walk: Walk, lane: Lane, search: Search, deadline: float) -> None:
         """Read the lane's next range. If a node doesn't send it in time, ask again for smaller pieces."""
         first, end = walk.range_of(lane)
-        piece = _Piece(first)
+        piece = _Piece(first, last=first)
+        looking = self._reader.look(search.identity, search.topic, search.wanted)
         began = trio.current_time()
         most = min(search.patience, max(deadline - began, 0.1))
         try:
             with trio.move_on_after(most) as scope:
-                await self._read(lane, end, search, piece)
+                await self._read(lane, end, search, piece, looking)
+            if scope.cancelled_caught:  # what has arrived still counts
+                with trio.move_on_after(_MOST_AFTERWARDS):
+                    piece.see(await looking.rest(), with_bodies=search.with_bodies)
         except Unreadable as error:
             await self._after_failure(walk, lane, search, str(error))
             return
@@ -179,38 +192,41 @@ class Searcher:
         elif most >= search.patience:
             lane.reason = _sent_nothing(most)
 
-    async def _read(self, lane: Lane, end: int, search: Search, piece: _Piece) -> None:
+    async def _read(self, lane: Lane, end: int, search: Search, piece: _Piece, looking: Looking[None]) -> None:
         """Read on up to `end`, or up to as many hits as fit into memory. Raise Unreadable."""
         more = f"&to={end}{of_log(lane.log)}"
         while piece.at < end:
             began_at = piece.at
+            piece.last = began_at
             async with aclosing(self._reader.lines(lane.node, search.topic, str(piece.at), more)) as lines:
                 async for line in lines:
-                    if self._took(lane, line, end, search, piece):
+                    if await self._took(lane, line, end, search, piece, looking):
                         return
+            piece.see(await looking.rest(), with_bodies=search.with_bodies)
             if piece.at == began_at:
                 raise Unreadable("its answer lacks the requested data")
 
-    def _took(self, lane: Lane, line: dict[str, object], end: int, search: Search, piece: _Piece) -> bool:
+    async def _took(
+        self, lane: Lane, line: dict[str, object], end: int, search: Search, piece: _Piece, looking: Looking[None]
+    ) -> bool:
         """Add a line to the piece. Return True if the piece is full."""
         if "next" in line:
-            piece.at = max(piece.at, min(next_in(line), end))
+            piece.see(await looking.rest(), with_bodies=search.with_bodies)
+            piece.at = piece.last = max(piece.at, min(next_in(line), end))
             return False
         if "gap" in line:
+            piece.see(await looking.rest(), with_bodies=search.with_bodies)
             gap = gap_in(lane.node, line)
             piece.gaps.append(gap)
-            piece.at = max(piece.at, min(gap.end, end))
+            piece.at = piece.last = max(piece.at, min(gap.end, end))
             if len(piece.gaps) > _MOST_GAPS:
                 raise Unreadable(f"more than {_MOST_GAPS:,} gaps")
             return False
         message = message_in(lane.node, line, lane.log)
-        if not piece.at <= (message.sequence or 0) < end:
-            raise Unreadable(f"its answer has message {message.sequence}, which is not in [{piece.at}, {end})")
-        piece.see(message)
-        message = self._reader.masked_for(search.identity, message, search.topic)
-        if search.wanted.matches(message.body or b"", message):
-            piece.hits.append(message if search.with_bodies else replace(message, body=None))
-            piece.size += message.size if search.with_bodies else 0
+        if not piece.last <= (message.sequence or 0) < end:
+            raise Unreadable(f"its answer has message {message.sequence}, which is not in [{piece.last}, {end})")
+        piece.last = (message.sequence or 0) + 1
+        piece.see(await looking.add(None, message), with_bodies=search.with_bodies)
         return piece.size >= _MOST_BYTES and piece.at < end
 
     async def _after_failure(self, walk: Walk, lane: Lane, search: Search, reason: str) -> None:

@@ -5,7 +5,7 @@ Reading changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 import trio
 
 from nsqadmin.messages.lists import (
-    EVERYTHING,
     ListedMessage,
     ListKind,
     ListPage,
@@ -31,6 +30,8 @@ from nsqadmin.upstream.client import UpstreamError
 if TYPE_CHECKING:
     from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Channel, ChannelNode, Snapshot
+    from nsqadmin.messages.looking import Seen
+    from nsqadmin.messages.model import Message
     from nsqadmin.messages.reading import Reader
     from nsqadmin.upstream.client import Upstream
 
@@ -141,6 +142,17 @@ class SelectionReader(Generic[N, M]):
         kind, log = self.kind, self.kind.log_of(node)
         limit = _IN_ONE_REQUEST if look.is_search else look.limit
         place, hits, size = look.after.get(node.node, ""), 0, 0
+        looking = self._reader.look(identity, channel.topic, look.wanted)
+
+        def add(ready: Sequence[Seen[Mapping[str, Any]]]) -> None:
+            nonlocal hits, size, place
+            for line, message, is_wanted in ready:
+                one = kind.line_in(node, line, message if is_wanted and look.with_bodies else None, is_wanted=is_wanted)
+                part.lines.append(one)
+                place = one.place
+                hits += is_wanted
+                size += one.message.held if one.message is not None else 0
+
         try:
             while True:
                 count = 0
@@ -148,33 +160,30 @@ class SelectionReader(Generic[N, M]):
                 target = _target(kind.path, channel, **{name: it for name, it in asked.items() if it})
                 async with aclosing(self._reader.documents(node.node, target, nothing=kind.nothing)) as lines:
                     async for line in lines:
-                        one = self._line(node, log, channel, identity, look, line)
-                        part.lines.append(one)
-                        place, count = one.place, count + 1
-                        hits += one.is_wanted
-                        size += one.message.size if one.message is not None else 0
+                        count += 1
+                        add(await looking.add(line, _message_in(node.node, line, log)))
                         if size >= _MOST_BYTES:
                             return "its bodies are large: look at fewer messages at once"
+                add(await looking.rest())
+                if size >= _MOST_BYTES:
+                    return "its bodies are large: look at fewer messages at once"
                 if count < limit:
                     return ""
                 if hits >= look.limit or len(part.lines) >= _MOST_LOOKED or trio.current_time() >= deadline:
                     part.goes_on = True
                     return ""
         except Unreadable as error:
+            add(await looking.rest())  # what has arrived still counts
             return kind.words.get(str(error), str(error))
         except _NONSENSE as error:
             return f"its answer cannot be read: {error!r}"
 
-    def _line(self, node: N, log: str, channel: Channel, identity: Identity, look: Look, line: dict[str, Any]) -> M:
-        message = None
-        is_wanted = look.wanted == EVERYTHING
-        if "body" in line or "body_base64" in line:
-            message = message_in(node.node, line, log)
-            message = self._reader.masked_for(identity, replace(message, attempts=line.get("attempts")), channel.topic)
-            is_wanted = look.wanted.matches(message.body or b"", message)
-        if not (is_wanted and look.with_bodies):
-            message = None
-        return self.kind.line_in(node, line, message, is_wanted=is_wanted)
+
+def _message_in(node: str, line: dict[str, Any], log: str) -> Message | None:
+    """Return the message of a line; None if its body can't be read. Raise Unreadable."""
+    if "body" not in line and "body_base64" not in line:
+        return None
+    return replace(message_in(node, line, log), attempts=line.get("attempts"))
 
 
 def _not_searched(parts: Mapping[str, Part[M]]) -> dict[str, str]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
+    from nsqadmin.decoding.decoders import Decoders
     from nsqadmin.http.responses import Caller
     from nsqadmin.messages.editing import EditedMessage, EditReceipt
     from nsqadmin.messages.filters import Filter
@@ -56,10 +57,17 @@ class Messages:
     """
 
     def __init__(
-        self, upstream: Upstream, view: View, masking: Masking, activity: ActivityLog, *, all_see_payload: bool
+        self,
+        upstream: Upstream,
+        view: View,
+        masking: Masking,
+        activity: ActivityLog,
+        *,
+        all_see_payload: bool,
+        decoders: Decoders | None = None,
     ) -> None:
         """`all_see_payload`: every user has the right `payload`."""
-        self.reader = Reader(upstream, masking)
+        self.reader = Reader(upstream, masking, decoders)
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)

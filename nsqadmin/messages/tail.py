@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from nsqadmin.cluster.model import TAIL_PREFIX
-from nsqadmin.messages.model import Message
+from nsqadmin.messages.model import Message, headers_of
 from nsqcommon.wire import commands
+from nsqcommon.wire.extensions import HEADERS
 from nsqcommon.wire.frames import BadFrame, FrameReader, FrameType
+from nsqcommon.wire.headers import BadHeaders
 from nsqcommon.wire.message import decode_message
 from nsqcommon.wire.names import is_ephemeral
 
@@ -71,7 +73,7 @@ class Tail:
         self,
         topic: str,
         *,
-        show: Callable[[Message], None],
+        show: Callable[[Message], Awaitable[None]],
         skip: Callable[[], None],
         trouble: Callable[[str, str], None],
         sample_rate: int = 0,
@@ -102,7 +104,7 @@ class Tail:
             async with stream:
                 await self._subscribe(stream)
                 await self._consume(stream, node.address)
-        except (OSError, trio.BrokenResourceError, BadFrame, _Refused) as error:
+        except (OSError, trio.BrokenResourceError, BadFrame, BadHeaders, _Refused) as error:
             self._trouble(node.address, str(error) or type(error).__name__)
 
     async def _subscribe(self, stream: trio.SocketStream) -> None:
@@ -111,6 +113,7 @@ class Tail:
             "hostname": "nsqadmin",
             "user_agent": "nsqadmin-tail",
             "feature_negotiation": True,
+            "extensions": [HEADERS],  # Go's nsqd ignores it
         }
         if self._sample_rate:
             identity["sample_rate"] = self._sample_rate
@@ -133,16 +136,17 @@ class Tail:
             while (frame := frames.next_frame()) is not None:
                 if frame.type is FrameType.ERROR:
                     raise _Refused(frame.data.decode("utf-8", "replace"))
-                if frame.type is FrameType.MESSAGE:
-                    message = decode_message(frame.data)
+                if frame.type in (FrameType.MESSAGE, FrameType.HEADED_MESSAGE):
+                    message = decode_message(frame.data, is_headed=frame.type is FrameType.HEADED_MESSAGE)
                     answers.append(commands.fin(message.id))
-                    self._show_or_skip(
+                    await self._show_or_skip(
                         Message(
                             node=node,
                             id=message.id.decode("ascii", "replace"),
                             timestamp=message.timestamp * _NANOSECOND,
                             size=len(message.body),
                             body=bytes(message.body),
+                            headers=headers_of(message.headers),
                         )
                     )
                 elif frame.data == _HEARTBEAT:
@@ -151,7 +155,7 @@ class Tail:
                 await stream.send_all(b"".join(answers))
         raise _Refused("the connection was closed")
 
-    def _show_or_skip(self, message: Message) -> None:
+    async def _show_or_skip(self, message: Message) -> None:
         now = trio.current_time()
         if now - self._second >= 1.0:
             self._second, self._shown = now, 0
@@ -159,7 +163,7 @@ class Tail:
         if self._shown > MOST_A_SECOND:
             self._skip()
         else:
-            self._show(message)
+            await self._show(message)
 
 
 class _Refused(Exception):

@@ -1,6 +1,7 @@
 """Shows bodies of messages as indented JSON, text, or bytes, with the hits of a search marked.
 
-All content is escaped and never becomes HTML.
+A body that was decoded is shown so, and as it was published in the forms of text and bytes. All content is escaped and
+never becomes HTML.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup, escape
 
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 
 MOST: Final = 32 * 1024  # bytes of a body that a page shows; the whole body can be downloaded
 FORMS: Final = ("auto", "json", "text", "hex", "base64")
+_OF_DECODED: Final = FORMS[:2]
 _PREVIEW: Final = 160  # characters
 _PREVIEW_BYTES: Final = 12  # of a body that is not text
 _ROW: Final = 16  # bytes of a line of hexadecimal
 _DEEPEST: Final = 500  # deeper JSON is shown as text: newer Pythons parse it, and its indentation would be megabytes
 _bracket: Final = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]')
+_control: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _tag: Final = re.compile(r"(<[^>]*>)")
+_NONE: Final = object()
 _token: Final = re.compile(
     r'(?P<string>"(?:\\.|[^"\\])*")(?P<colon>\s*:)?|(?P<word>\b(?:true|false|null)\b)|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)'
 )
@@ -42,26 +46,34 @@ class ShownMessage:
     preview: Markup
     is_cut: bool
     columns: tuple[str, ...] = ()  # values of the chosen fields
+    forms: tuple[str, ...] = ()  # in which its viewer may see it
+
+    @property
+    def problem(self) -> str:
+        """Why the body isn't decoded; "": it is, or it doesn't need to be."""
+        return self.message.decoded.problem if self.message.decoded is not None else ""
 
 
 def shown(
     message: Message, form: str = "auto", *, marks: Marks | None = None, columns: tuple[str, ...] = ()
 ) -> ShownMessage:
     """Show a message. `marks` finds the hits of a search; `columns` are fields of JSON, such as `customer.country`."""
-    if message.body is None:
+    readable = message.readable
+    if readable is None:
         empty = ("",) * len(columns)
         return ShownMessage(message=message, form="", text=Markup(""), preview=Markup(""), is_cut=False, columns=empty)
-    body = message.body[:MOST]
-    is_cut = len(message.body) > MOST
-    guessed = form_of(message.body)
+    guessed = form_of(readable)
+    whole = message.body if message.body is not None and form not in _OF_DECODED else readable
+    is_cut = len(whole) > MOST
     chosen = guessed if form == "auto" else form
     return ShownMessage(
         message=message,
         form=chosen,
-        text=marked(_WRITERS[chosen](body, is_cut), marks),
-        preview=marked(escape(preview(message.body, guessed)), marks),
+        text=marked(_WRITERS[chosen](whole[:MOST], is_cut), marks),
+        preview=marked(escape(preview(readable, guessed)), marks),
         is_cut=is_cut,
-        columns=_values(body, columns) if columns else (),
+        columns=_values(readable, columns) if columns else (),
+        forms=FORMS if message.decoded is None or message.body is not None else _OF_DECODED,
     )
 
 
@@ -105,10 +117,11 @@ def form_of(body: bytes) -> str:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
         return "hex"
-    if any(ord(letter) < 32 and letter not in "\t\r\n" for letter in text):
+    if _control.search(text):
         return "hex"
-    if text.lstrip()[:1] in ("{", "["):
-        return "text" if indented(text) is None else "json"
+    # We don't show all of a longer one, and so can't indent it.
+    if len(body) <= MOST and text.lstrip()[:1] in ("{", "["):
+        return "text" if _document_in(text) is _NONE else "json"
     return "text"
 
 
@@ -137,14 +150,21 @@ def _json(body: bytes, is_cut: bool) -> Markup:
 
 def indented(text: str) -> str | None:
     """Return JSON with a line for each member; None if it isn't JSON, or we can't write it again unchanged."""
-    if nesting(text) > _DEEPEST:
+    document = _document_in(text)
+    if document is _NONE:
         return None
-    try:
-        document = strict_json.loads(text)
-        again = json.dumps(document, indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return None
+    again = json.dumps(document, indent=2, ensure_ascii=False)
     return again.encode("utf-8", "backslashreplace").decode()  # a lone surrogate stays an escape
+
+
+def _document_in(text: str) -> Any:
+    """Return the JSON document, or _NONE if it isn't JSON, or is nested too deeply to be shown as such."""
+    if nesting(text) > _DEEPEST:
+        return _NONE
+    try:
+        return strict_json.loads(text)
+    except (ValueError, RecursionError):
+        return _NONE
 
 
 def nesting(text: str) -> int:

@@ -35,6 +35,11 @@ class Links:
             return self.to("/jobs/job", topic=topic, channel=channel, id=id)
         return self.to(f"/jobs/{quote(id, safe='', errors='replace')}")
 
+    def body(self, topic: str, node: str, sequence: int, log: str | None) -> str:
+        """Return the URL of the bytes of a message in the topic's history."""
+        path = f"/api/v2/body/{quote(topic, safe='')}"
+        return self.to(path, node=node, sequence=str(sequence), log=log)
+
     def action(self, kind: str, **arguments: object) -> str:
         return self.to(f"/actions/{kind}", **arguments)
 

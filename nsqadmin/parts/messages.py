@@ -103,6 +103,7 @@ class MessagesShown:
     quick: tuple[tuple[str, str, str], ...] = ()  # suggested places: value, label, link
     go_on: str = ""  # link that continues; empty at the end
     download: str = ""
+    raw_download: str = ""  # the same with bodies as they were published; empty: they are the same
     tail: str = ""
     no_tail: str = ""
     no_replay: str = ""
@@ -158,6 +159,7 @@ class MessagesTab:
             quick=self._quick(topic.name, asked, snapshot.taken_at),
             go_on=self._go_on(topic.name, asked, found),
             download=self._download(topic.name, asked),
+            raw_download=self._download(topic.name, asked, raw="true") if _has_decoded(found.messages) else "",
             no_replay=no_replay_of(identity, topic.name),
         )
 
@@ -226,12 +228,12 @@ class MessagesTab:
             (value, label, self._links.topic(topic, **asked.arguments(**{"from": value}))) for value, label in places
         )
 
-    def _download(self, topic: str, asked: MessageQuery) -> str:
+    def _download(self, topic: str, asked: MessageQuery, raw: str = "") -> str:
         """Return the link to a file of all hits of a search, or without a search of the messages on the page."""
         path = f"/api/v2/search/{quote(topic, safe='')}"
         shown = {} if asked.wanted else {"limit": asked.limit, "cursor": asked.cursor}
         arguments = {"from": asked.place, "node": asked.node, "filter": asked.wanted}
-        return self._links.to(path, **arguments, **shown, format="ndjson")
+        return self._links.to(path, **arguments, **shown, format="ndjson", raw=raw)
 
 
 def no_replay_of(identity: Identity, topic: str) -> str:
@@ -243,6 +245,11 @@ def no_replay_of(identity: Identity, topic: str) -> str:
 def shown_as(messages: Iterable[Message], asked: MessageQuery, wanted: Filter) -> tuple[ShownMessage, ...]:
     marks = marks_of(wanted)
     return tuple(shown(message, asked.form, marks=marks, columns=asked.columns) for message in messages)
+
+
+def _has_decoded(messages: Iterable[Message]) -> bool:
+    """Return True if the user sees decoded bodies, and may also see what they were."""
+    return any(it.decoded is not None and it.body is not None for it in messages)
 
 
 def history_nodes(topic: Topic) -> tuple[str, ...]:

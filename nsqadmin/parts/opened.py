@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
+from nsqadmin.access import Right
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
 from nsqadmin.messages.reading import ANOTHER_LOG
 from nsqadmin.parts.bodies import FORMS, ShownMessage, shown
@@ -42,6 +43,7 @@ class Opened:
     form: str = ""
     forms: tuple[tuple[str, str], ...] = ()  # how to show the body, each with a link
     href: str = ""  # its own page
+    bytes: str = ""  # the body as it was published; empty: the user may not see it, or it cannot be read
     no_replay: str = ""
     key: str = ""  # its name in `?open=`
     close: str = ""  # the table without it
@@ -78,6 +80,7 @@ async def of_history(
         form=asked.form,
         forms=tuple((form, links.to("/message", **here, **{"as": form})) for form in FORMS),
         href=links.to("/message", **own),
+        bytes=links.body(topic, node, int(sequence), one.message.log) if identity.may(Right.PAYLOAD, topic) else "",
         no_replay=no_replay_of(identity, topic),
     )
 
@@ -108,6 +111,9 @@ async def of_list(
         form=form,
         forms=tuple((it, links.to(f"/{kind}", **own, **{"as": it})) for it in FORMS),
         href=links.to(f"/{kind}", **own),
+        bytes=links.body(channel.topic, node, one.sequence, one.message.log)
+        if one.message is not None and one.message.sequence is not None and identity.may(Right.PAYLOAD, channel.topic)
+        else "",
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsqcommon.watched_file import WatchedFile
 from nsqd.auth.rights import Rights, RightsError, parse_rights
-from nsqd.watched_file import WatchedFile
 
 if TYPE_CHECKING:
     from nsqd.auth.grants import AuthQuestion, Grant

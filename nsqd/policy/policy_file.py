@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
+from nsqcommon.watched_file import WatchedFile
 from nsqd.ack_option import Ack
 from nsqd.policy.parse import Mistake, PolicyError, parse_policies
-from nsqd.watched_file import WatchedFile
 
 if TYPE_CHECKING:
     from nsqd.broker.rules import ChannelRules, LogRules, TopicRules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from urllib.parse import parse_qs
 import trio
 
 from nsqadmin.cluster.model import Snapshot, TopicNode
+from nsqadmin.decoding.decoders import Decoders
 from nsqadmin.messages.masking import Masking
 from nsqadmin.messages.reading import Reader
 from nsqadmin.messages.searching import Searcher
@@ -31,6 +33,7 @@ class History:
     most: int = 1 << 30  # messages of one answer
     expires_at_read: int = 0  # when it is read, everything before is removed
     log_id: str = "l1"
+    headers: dict[str, str] = field(default_factory=dict)  # of each message
     read: list[tuple[int, int]] = field(default_factory=list)
 
     def log(self) -> dict[str, Any]:
@@ -47,16 +50,25 @@ class History:
         last = min(end, len(self.bodies), start + self.most)
         times = (int((self.began + self.pace * at) * 1e9) for at in range(start, last))
         lines = [
-            {"id": f"{at:016x}", "sequence": at, "timestamp": time, "body": self.bodies[at].decode()}
+            {"id": f"{at:016x}", "sequence": at, "timestamp": time, "headers": self.headers, **written(self.bodies[at])}
             for at, time in zip(range(start, last), times, strict=True)
         ]
         return [json.dumps(line).encode() + b"\n" for line in [*lines, {"next": last}]]
 
 
+def written(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}
+
+
 class Histories:
     """Stands in for `Upstream`, and records what is posted."""
 
-    def __init__(self, **histories: History) -> None:
+    def __init__(self, decoders: Decoders | None = None, masking: Masking | None = None, **histories: History) -> None:
+        self._decoders = decoders
+        self._masking = masking
         self.nodes = {f"{name}:4151": history for name, history in histories.items()}
         self.posted: list[tuple[str, str]] = []
 
@@ -70,7 +82,7 @@ class Histories:
         return Searcher(self.reader())
 
     def reader(self, masking: Masking | None = None) -> Reader:
-        return Reader(cast(Upstream, self), masking or Masking())
+        return Reader(cast(Upstream, self), masking or self._masking or Masking(), self._decoders)
 
     async def get_json(self, address: str, target: str) -> Any:
         await trio.lowlevel.checkpoint()

@@ -7,9 +7,10 @@ descriptors, so these two ignore the number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsqcommon.bodies.avro import AvroParser, BadAvroSchema
+from nsqcommon.bodies.confluent_header import HEADER_SIZE, schema_number, without_indexes
 from nsqcommon.bodies.parsing import Cause, Parser, Unfit
 from nsqcommon.bodies.protobuf import ProtobufParser
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from nsqcommon.bodies.registry import Registry
-
-_HEADER: Final = 5  # bytes
-_LONGEST_VARINT: Final = 10
 
 
 class RegisteredAvroParser:
@@ -40,13 +38,13 @@ class RegisteredAvroParser:
         return None
 
     def parse(self, body: bytes) -> object:
-        number = _number(body)
+        number = schema_number(body)
         if number not in self._parsers:
             self._parsers[number] = self._parser(number)
         parser = self._parsers[number]
         if isinstance(parser, Unfit):
             raise Unfit(parser.cause, parser.detail)
-        return parser.parse(body[_HEADER:])
+        return parser.parse(body[HEADER_SIZE:])
 
     def _parser(self, number: int) -> AvroParser | Unfit:
         try:
@@ -76,43 +74,13 @@ class FramedParser:
             return None
 
         def parse(body: bytes) -> object:
-            _number(body)
-            return inner(body[_HEADER:])
+            schema_number(body)
+            return inner(body[HEADER_SIZE:])
 
         return parse
 
     def parse(self, body: bytes) -> object:
-        _number(body)
+        schema_number(body)
         if isinstance(self._inner, ProtobufParser):
-            return self._inner.parse(_without_indexes(body[_HEADER:]))
-        return self._inner.parse(body[_HEADER:])
-
-
-def _number(body: bytes) -> int:
-    if len(body) < _HEADER or body[0]:
-        begins = f"begins with 0x{body[0]:02x}" if body and body[0] else f"has only {len(body)} bytes"
-        raise Unfit(Cause.NOT_CONFLUENT, f"the body {begins}")
-    return int.from_bytes(body[1:_HEADER], "big")
-
-
-def _without_indexes(body: bytes) -> bytes:
-    """Strip the message indexes, which say which message of its file a Protobuf body has.
-
-    They are a count and as many numbers; a count of zero is short for the list [0].
-    """
-    count, place = _varint(body, 0)
-    if count < 0:
-        raise Unfit(Cause.NOT_CONFLUENT, "the list of Protobuf's message indexes is broken")
-    for _ in range(count):
-        _, place = _varint(body, place)
-    return body[place:]
-
-
-def _varint(body: bytes, place: int) -> tuple[int, int]:
-    """Return the zigzag number at this position, and the position after it."""
-    number = 0
-    for taken, byte in enumerate(body[place : place + _LONGEST_VARINT]):
-        number |= (byte & 0x7F) << 7 * taken
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), place + taken + 1
-    raise Unfit(Cause.NOT_CONFLUENT, "the list of Protobuf's message indexes is broken")
+            return self._inner.parse(without_indexes(body[HEADER_SIZE:]))
+        return self._inner.parse(body[HEADER_SIZE:])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -55,3 +55,17 @@ class Parser(Protocol):
 
         The function may raise any error for a body that it cannot parse.
         """
+
+
+Tree = Mapping[str, "Tree"]  # names of fields, with those within; empty: the whole value
+
+
+def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
+    """Return a tree that has the fields at these paths."""
+    tree: dict[str, Any] = {}
+    for path in sorted(paths, key=len, reverse=True):  # a short path comes last, and asks for the whole value
+        at = tree
+        for step in path[:-1]:
+            at = at.setdefault(step, {})
+        at[path[-1]] = {}
+    return tree

@@ -97,3 +97,20 @@ def test_headers_are_searched_whatever_the_body_is() -> None:
     assert not parse_filter("header.traceparent = x").matches(b'{"header": {"traceparent": "x"}}', AMessage())
     assert not parse_filter("header.missing = x").matches(BODY, AMessage())
     assert parse_filter("header.traceparent ~ 0af7").terms == ()
+
+
+def test_numbers_are_compared_with_all_their_digits() -> None:
+    body = b'{"id": 9007199254740993, "price": 0.1, "n": 5}'
+    for text in ("id = 9007199254740993", "id > 9007199254740992", "price = 0.1", "n = 5.0", "n = +5", "n < 5.5"):
+        assert parse_filter(text).matches(body, AMessage()), text
+    for text in ("id = 9007199254740992", "id > 9007199254740993", "n = 5_0", "n = 0x5"):
+        assert not parse_filter(text).matches(body, AMessage()), text
+
+
+def test_what_a_message_cannot_match_is_known_without_its_body() -> None:
+    wanted = parse_filter("header.ce.type = Payment and id = 12")
+    assert not wanted.may_match(AMessage())
+    assert parse_filter("header.ce.type = Order and id = 99").may_match(AMessage())
+    assert wanted.paths == {("id",)}
+    assert parse_filter("").is_empty
+    assert not wanted.is_empty

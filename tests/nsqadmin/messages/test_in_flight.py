@@ -10,8 +10,11 @@ import pytest
 import trio
 
 from nsqadmin.access import ALL_RIGHTS, Identity
+from nsqadmin.decoding.decoders import Decoders
+from nsqadmin.messages.filters import Filter
 from nsqadmin.messages.in_flight import InFlight, MessageInFlight, NodeInFlight, name_of_consumer
 from nsqadmin.messages.lists import ListPage, Look, Summary, parse_places
+from nsqadmin.messages.looking import Looking
 from nsqadmin.messages.masking import Masking
 from nsqadmin.messages.reasons import Reasons
 from nsqadmin.messages.selection_reading import SelectionReader
@@ -57,6 +60,9 @@ class Nodes:
         behind = [it for it in self._lists[node] if not after or place_of(it["after"]) > place_of(after)]
         for line in behind[: int(arguments["limit"][0])]:
             yield line
+
+    def look(self, identity: Identity, topic: str, wanted: Filter) -> Looking[Any]:
+        return Looking(Decoders(), Masking(), identity, topic, wanted)
 
 
 def place_of(after: str) -> tuple[int, int]:

@@ -10,11 +10,13 @@ import pytest
 import trio
 
 from nsqadmin.access import ALL_RIGHTS, Identity
+from nsqadmin.decoding.decoders import Decoders
 from nsqadmin.messages.buried import BURIED, NodeSummary
 from nsqadmin.messages.deferred import DEFERRED, Deferral, NodeDeferred
-from nsqadmin.messages.filters import parse_filter
+from nsqadmin.messages.filters import Filter, parse_filter
 from nsqadmin.messages.lists import ListPage, Look, Summary
-from nsqadmin.messages.model import Message
+from nsqadmin.messages.looking import Looking
+from nsqadmin.messages.masking import Masking
 from nsqadmin.messages.reading import Unreadable
 from nsqadmin.messages.selection_reading import SelectionReader
 from tests.support.picture import channel, channel_node, snapshot
@@ -40,8 +42,8 @@ class Nodes:
         if self._breaks == node:
             raise Unreadable("the answer broke off")
 
-    def masked_for(self, _: object, message: Message, __: str) -> Message:
-        return message
+    def look(self, identity: Identity, topic: str, wanted: Filter) -> Looking[Any]:
+        return Looking(Decoders(), Masking(), identity, topic, wanted)
 
 
 def listed(count: int, *, first_due: int = 0, **more: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from nsqadmin.messages.filters import parse_filter
-from nsqadmin.messages.model import Message
+from nsqadmin.messages.model import Decoded, Message
 from nsqadmin.parts.bodies import MOST, coloured, form_of, marks_of, preview, shown
 
 EVIL = b'{"a":"<script>alert(1)</script>","b":[1,-2.5e3,true,null],"<img src=x onerror=x>":"&amp;"}'
@@ -133,3 +134,33 @@ def test_chosen_fields_become_columns() -> None:
     assert it.columns == ("7", "DE", "[1]", "")
     assert shown(message(b"text"), columns=("x",)).columns == ("",)
     assert shown(message(None), columns=("x",)).columns == ("",)
+
+
+DECODED = replace(
+    message(b"\x08\x05"), decoded=Decoded(how="Protobuf a.B", content=b'{"id": 5, "customer": {"country": "DE"}}')
+)
+
+
+def test_a_decoded_body_is_shown_with_its_bytes_a_click_away() -> None:
+    it = shown(DECODED, columns=("customer.country",), marks=marks_of(parse_filter("id = 5")))
+    assert (it.form, it.preview, it.columns) == (
+        "json",
+        "{&#34;id&#34;: <mark>5</mark>, &#34;customer&#34;: {&#34;country&#34;: &#34;DE&#34;}}",
+        ("DE",),
+    )
+    assert shown(DECODED, "hex").text.startswith("00000000  08 05")
+    assert shown(DECODED, "base64").text == "CAU="
+    assert it.forms == ("auto", "json", "text", "hex", "base64")
+
+
+def test_without_the_bytes_only_the_decoded_body_is_offered() -> None:
+    masked = replace(DECODED, body=None)
+    assert shown(masked).forms == ("auto", "json")
+    for form in ("text", "hex", "base64"):
+        assert "08 05" not in shown(masked, form).text
+        assert "CAU=" not in shown(masked, form).text
+
+
+def test_a_body_that_could_not_be_decoded_is_shown_as_it_is_with_the_reason() -> None:
+    it = shown(replace(message(b"\x08"), decoded=Decoded(how="Protobuf a.B", problem="Protobuf a.B: ends")))
+    assert (it.form, it.problem, it.preview) == ("hex", "Protobuf a.B: ends", "binary 1 B · 08")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from base64 import b64decode
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -15,7 +16,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from tests.nsqadmin.decoding.decoders_files import write_decoders
 from tests.nsqadmin.whole.test_api_v2 import QUICK, stream
+from tests.support import shop
 from tests.support.cluster import Cluster, a_cluster, name_of
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 
@@ -32,6 +35,20 @@ def publish_orders(node: Nsqd, topic: str, first: int, count: int) -> None:
         node.post(f"/mpub?topic={topic}&binary=true", packed)
 
 
+def publish_sold(node: Nsqd) -> None:
+    """Publish 600 messages in Protobuf, of which one is cut off, and one in MessagePack by its content type."""
+    node.post("/topic/create?topic=sold")
+    node.post("/channel/create?topic=sold&channel=billing")
+    bodies = [shop.protobuf_order(it, "DE" if it % 200 == 1 else "FR") for it in range(599)]
+    bodies.append(b"\x12\x05\x1a\x02D")
+    packed = pack(">I", len(bodies)) + b"".join(pack(">I", len(body)) + body for body in bodies)
+    node.post("/mpub?topic=sold&binary=true", packed)
+    node.post("/topic/create?topic=other")
+    node.post("/channel/create?topic=other&channel=billing")
+    headers = {"Nsq-Header-Content-Type": "application/msgpack"}
+    assert node.http("POST", "/pub?topic=other", b"\x81\xa2id\x05", headers=headers).status == 200
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with a_cluster(tmp_path_factory.mktemp("cluster")) as it:
@@ -40,13 +57,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 node.post("/topic/create?topic=orders")
                 node.post(f"/channel/create?topic=orders&channel={channel}")
             publish_orders(node, "orders", number * COUNT, COUNT)
+        publish_sold(it.nodes[0])
         it.wait_for("orders")
+        it.wait_for("sold", 1)
+        it.wait_for("other", 1)
         yield it
 
 
+SOLD: Final = """
+[[decoder]]
+topic = "sold"
+decode = "protobuf"
+descriptors = "shop.desc"
+message = "shop.Order"
+"""
+
+
 @pytest.fixture(scope="module")
-def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
-    with Nsqadmin(*cluster.lookupd_options, *QUICK) as it:
+def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
+    decoders = write_decoders(tmp_path_factory.mktemp("decoders"), SOLD)
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"decoders-file={decoders}") as it:
         eventually(lambda: sum(log["next"] for log in logs(it)) == 2 * COUNT)
         yield it
         assert "Traceback" not in it.log
@@ -107,6 +137,57 @@ def test_a_node_that_hangs_is_named_and_the_other_is_searched(admin: Nsqadmin, c
     assert [json.loads(hit["body"])["order_id"] for hit in hits] == [123]
     assert [it["node"] for it in progress[-1]["silent"]] == [name_of(hanging)]
     assert not progress[-1]["is_whole"]
+
+
+# Bodies in Protobuf and MessagePack
+
+
+def bytes_in(line: dict[str, Any]) -> bytes:
+    return line["body"].encode() if "body" in line else b64decode(line["body_base64"])
+
+
+def test_protobuf_messages_are_searched_shown_and_downloaded(admin: Nsqadmin, cluster: Cluster) -> None:
+    query = f"filter={quote('customer.country = DE')}"
+    answer = admin.http("GET", f"/api/v2/search/sold?{query}&format=ndjson")
+    hits = [json.loads(line) for line in answer.body.splitlines()][:-1]
+    assert [json.loads(hit["body"])["id"] for hit in hits] == [401, 201, 1]
+    assert {hit["decoded"] for hit in hits} == {"Protobuf shop.Order"}
+    raw = admin.http("GET", f"/api/v2/search/sold?{query}&format=ndjson&raw=true").body.splitlines()
+    assert [bytes_in(json.loads(line)) for line in raw[:-1]] == [shop.protobuf_order(it) for it in (401, 201, 1)]
+    found = admin.http("GET", f"/topics/sold?tab=messages&{query}&columns=customer.country").body.decode()
+    assert '<td data-label="customer.country" class="mono">DE</td>' in found
+    assert "<mark>DE</mark>" in found
+    assert "raw=true" in found
+    node = name_of(cluster.nodes[0])
+    one = admin.http("GET", f"/message?topic=sold&node={node}&sequence=201").body.decode()
+    assert "Decoded from Protobuf shop.Order." in one
+    link = unescape(re.findall(r'href="(/api/v2/body/[^"]+)" download', one)[0])
+    bytes_ = admin.http("GET", link)
+    assert (bytes_.body, bytes_.headers["content-type"]) == (shop.protobuf_order(201), "application/octet-stream")
+    assert (
+        "00000000  08 c9 01" in admin.http("GET", f"/message?topic=sold&node={node}&sequence=201&as=hex").body.decode()
+    )
+    missing = admin.json("GET", f"/api/v2/body/sold?node={node}&sequence=9999")
+    assert (missing.status, missing.json["message"]) == (404, "MESSAGE_NOT_FOUND")
+
+
+def test_a_body_that_does_not_fit_says_why(admin: Nsqadmin, cluster: Cluster) -> None:
+    why = "Protobuf shop.Order: field 2 (customer) has 5 bytes, of which only 3 are there, at byte 1"
+    found = admin.http("GET", "/topics/sold?tab=messages&limit=20").body.decode()
+    assert f'<span class="chip">not decoded</span> {why} · ' in found
+    one = admin.http("GET", f"/message?topic=sold&node={name_of(cluster.nodes[0])}&sequence=599").body.decode()
+    assert f"Not decoded. {why}." in one
+
+
+def test_without_a_rule_the_content_type_decides(admin: Nsqadmin, cluster: Cluster) -> None:
+    (one,) = admin.json("GET", "/api/v2/messages/other").json["messages"]
+    assert (one["body"], one["decoded"]) == ('{"id": 5}', "MessagePack")
+    with stream(admin, "/api/v2/tail/other?seconds=20") as events:
+        node, headers = cluster.nodes[0], {"Nsq-Header-Content-Type": "application/msgpack"}
+        eventually(lambda: len(node.topic("other")["channels"]) == 2)
+        node.http("POST", "/pub?topic=other", b"\x81\xa2id\x06", headers=headers)
+        _, data = next(events)
+    assert (data["body"], data["decoded"]) == ('{"id": 6}', "MessagePack")
 
 
 # Pages, without a script

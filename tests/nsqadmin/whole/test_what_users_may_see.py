@@ -8,6 +8,7 @@ way, and has to find the numbers: otherwise they would be hidden from nobody, or
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import itertools
 import json
@@ -36,6 +37,7 @@ needs_module("jinja2")
 
 LIMIT: Final = 30.0  # seconds for one answer
 BURIED: Final = 12  # messages of each channel, each with a reason of its own; each walk kicks one or two
+ENCODED: Final = 18  # the sequence of the first message of each topic that nsqadmin decodes
 EMPTY: Final = 6  # the sequence of a message of each topic in which nothing is planted
 ENOUGH: Final = 4  # links to one path that are followed, as they differ in their arguments only
 FORM: Final = {"content-type": "application/x-www-form-urlencoded"}
@@ -108,6 +110,7 @@ def fill(node: Nsqd, topic: str, channel: str, whose: str) -> None:
     for at, message in enumerate(taken):
         reason = quote(f"no such card {PLANTED[f'{whose} reason {at:02}']}")
         assert node.http("POST", f"/bury?{named}&reason={reason}", message["id"].encode()).status == 200
+    publish_encoded(node, topic, whose)
     log = node.http("GET", f"/topic/log?topic={topic}").json["log"]
     reader = {"name": f"reader-{PLANTED[f'{whose} reader']}", "log": log, "sequence": 1, "into": "/tables/x"}
     report = json.dumps(reader).encode()
@@ -119,6 +122,21 @@ def fill(node: Nsqd, topic: str, channel: str, whose: str) -> None:
     producer = node.connect()
     producer.identify(**{word: f"{word}-{PLANTED[f'{whose} producer {word}']}" for word in words})
     producer.publish(topic, b"plain")
+
+
+def publish_encoded(node: Nsqd, topic: str, whose: str) -> None:
+    """Publish bodies that nsqadmin decodes by their headers, and one that does not fit its header."""
+
+    def card(kind: str) -> bytes:
+        return PLANTED[f"{whose} body {kind}"].encode()
+
+    msgpack = b"\x82\xa4card\xb0" + card("msgpack") + b"\xa5photo\xc4\x10" + card("msgpack bytes")
+    for name, value, body in (
+        ("Content-Type", "application/msgpack", msgpack),
+        ("Content-Type", "application/msgpack", b'{"card":"' + card("misfit") + b'"}'),
+        ("Content-Encoding", "gzip", gzip.compress(b'{"card":"' + card("gzip") + b'"}')),
+    ):
+        assert node.http("POST", f"/pub?topic={topic}", body, headers={f"Nsq-Header-{name}": value}).status == 200
 
 
 def directory(node: Nsqd, refusing: str) -> Any:
@@ -345,12 +363,22 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {
     "/nodes/drain": ("node={node}",),
     "/buried": tuple(f"topic={t}&channel={c}&node={{node}}&sequence={at}" for t, c in BOTH for at in range(4)),
     "/deferred": tuple(f"topic={t}&channel={c}&node={{node}}&sequence={at}" for t, c in BOTH for at in range(4)),
-    "/message": tuple(f"topic={t}&node={{node}}&sequence={at}" for t, _ in BOTH for at in range(3)),
+    "/message": tuple(
+        f"topic={t}&node={{node}}&sequence={at}{form}"
+        for t, _ in BOTH
+        for at, form in ((0, ""), (1, ""), (2, ""), (ENCODED, ""), (ENCODED, "&as=base64"), (ENCODED + 1, ""))
+    ),
+    "/api/v2/body/{topic}": tuple(f"node={{node}}&sequence={at}" for at in (0, ENCODED)),
     "/actions/several": tuple(f"do={verb}&pick=orders&pick=orders/c&{_picks}" for verb in ("pause", "empty", "delete")),
     "/incidents/mark": ("do=mute&pick={keys}",),
     "/tail/{topic}": ("seconds=1",),
     "/api/v2/tail/{topic}": ("seconds=1",),
-    "/api/v2/messages/{topic}": ("from=earliest", "from=earliest&format=ndjson", "from=earliest&filter=4929"),
+    "/api/v2/messages/{topic}": (
+        "from=earliest",
+        "from=earliest&format=ndjson",
+        "from=earliest&filter=4929",
+        "from=earliest&raw=true",
+    ),
     "/api/v2/messages/{topic}/{channel}": ("format=ndjson",),
     "/api/v2/search/{topic}": ("filter=no", "format=ndjson", "filter=" + quote("@key ~ 4929")),
     "/api/v2/deferred/{topic}/{channel}": ("filter=4929", "format=ndjson"),

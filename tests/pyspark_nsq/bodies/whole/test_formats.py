@@ -94,9 +94,9 @@ def test_avro_by_one_schema_with_its_logical_types() -> None:
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (b"", "not Avro: ends too early, or is of another schema, at byte 0"),
-        (avro(ORDER)[:-3], "not Avro: ends too early"),
-        (b"\x02\xff" + avro(ORDER)[3:], "not UTF-8: a string with byte 0xff"),
+        (b"", "not Avro: user ends after the body's end, at byte 0"),
+        (avro(ORDER)[:-3], "not Avro: tags[0] has 1 bytes, of which only 0 are there, at byte "),
+        (b"\x02\xff" + avro(ORDER)[3:], "not UTF-8: user has byte 0xff, which is not UTF-8, at byte 1"),
         (avro(ORDER) + b"x", f"trailing data: from byte {len(avro(ORDER))} on"),
     ],
 )
@@ -201,8 +201,8 @@ def test_what_protobuf_leaves_out_is_its_default_or_missing_and_unknown_fields_a
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (b"\xff", "not Protobuf: Wire format was corrupt"),
-        (b"\x0a\x02\xff\xfe", "not UTF-8: a string field"),
+        (b"\xff", "not Protobuf: ends after the body's end, at byte 1"),
+        (b"\x0a\x02\xff\xfe", "not UTF-8: field 1 (user) has byte 0xff, which is not UTF-8, at byte 2"),
         (
             order_message(big=2**63).SerializeToString(),
             "overflow: value.big: 9223372036854775808 does not fit into bigint",

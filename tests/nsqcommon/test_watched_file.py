@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from nsqcommon.startup import StartupError
-from nsqd.watched_file import WatchedFile
+from nsqcommon.watched_file import UNREADABLE, FileStatus, WatchedFile, look
 from tests.support.jumping import run_with_threads
 
 
@@ -84,6 +84,40 @@ def test_while_the_content_is_invalid_the_former_one_holds_and_says_so(
         f"failed to reload number file {path} - invalid literal for int() with base 10: 'two'; keeping the previous version",
         f"failed to reload number file {path} - no such file or directory; keeping the previous version",
     ]
+
+
+def test_a_named_file_is_watched_too_and_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The file has the name of another one, which has the number."""
+    path, first, second = tmp_path / "file", tmp_path / "first", tmp_path / "second"
+    path.write_text(str(first))
+    first.write_text("1")
+
+    def parse(text: str) -> tuple[str, FileStatus, int]:
+        status = look(text)
+        if status is UNREADABLE:
+            raise ValueError(f"there is no {text}")
+        return text, status, int(Path(text).read_text())
+
+    async def main() -> None:
+        file = WatchedFile("list", str(path), parse, named=lambda content: {content[0]: content[1]})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(file.follow)
+            await trio.sleep(3)
+            assert "reloaded" not in caplog.text
+            write(first, "2")
+            await until(lambda: file.now[2] == 2)
+            write(path, str(second))
+            await until(lambda: "there is no" in file.error)
+            await trio.sleep(3)
+            assert file.now[2] == 2
+            second.write_text("3")
+            await until(lambda: file.now[2] == 3)
+            assert file.error == ""
+            nursery.cancel_scope.cancel()
+
+    caplog.set_level("INFO")
+    run_with_threads(main)
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
 
 
 @pytest.mark.parametrize(("content", "text"), [
