@@ -6,7 +6,6 @@ come and go with the snapshots, and without the topic nothing is connected.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Callable
@@ -15,30 +14,21 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqadmin.cluster.model import TAIL_PREFIX
+from nsqadmin.upstream.subscription import CLOSED, Refused, Subscription
 from nsqcommon.job_reports import TOPIC, JobReport, decode
-from nsqcommon.wire import commands
-from nsqcommon.wire.frames import BadFrame, FrameReader, FrameType
-from nsqcommon.wire.message import decode_message
+from nsqcommon.wire.frames import BadFrame
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Node, Snapshot
 
 log = logging.getLogger(__name__)
 
-_READY: Final = 10
 _MOST: Final = 4 << 20  # bytes of a frame; a worker sends at most a quarter of a megabyte
-_HEARTBEAT: Final = b"_heartbeat_"
 _PAUSE: Final = 1.0  # seconds before we connect to a node again
 _CONNECT_TIMEOUT: Final = 10.0
 _HEARTBEATS: Final = 10.0  # seconds between two of them
 _PATIENCE: Final = 2.5 * _HEARTBEATS  # without anything from a node: it hangs
-_IDENTITY: Final = {
-    "client_id": "nsqadmin",
-    "hostname": "nsqadmin",
-    "user_agent": "nsqadmin-jobs",
-    "feature_negotiation": True,
-    "heartbeat_interval": round(_HEARTBEATS * 1000),
-}
+_OPTIONS: Final = {"heartbeat_interval": round(_HEARTBEATS * 1000)}
 
 
 class Listener:
@@ -78,7 +68,7 @@ class Listener:
             while (wanted := self._wanted.get(node.address)) is not None:
                 try:
                     await self._listen(wanted)
-                except (OSError, trio.BrokenResourceError, BadFrame, ValueError, _Refused) as error:
+                except (OSError, trio.BrokenResourceError, BadFrame, ValueError, Refused) as error:
                     self._note(node.address, str(error) or type(error).__name__)
                 except trio.TooSlowError:
                     self._note(node.address, "it does not answer")
@@ -98,37 +88,21 @@ class Listener:
     async def _listen(self, node: Node) -> None:
         with trio.fail_after(_CONNECT_TIMEOUT):
             stream = await trio.open_tcp_stream(node.broadcast_address, node.tcp_port)
+        asked = Subscription(TOPIC, self.channel, "nsqadmin-jobs", _OPTIONS, longest=_MOST)
         async with stream:
-            hello = (
-                commands.MAGIC,
-                commands.identify(json.dumps(_IDENTITY).encode()),
-                commands.sub(TOPIC, self.channel),
-                commands.rdy(_READY),
-            )
-            await stream.send_all(b"".join(hello))
-            frames = FrameReader(_MOST)
             while True:
+                if owed := asked.bytes_to_send():
+                    await stream.send_all(owed)
                 with trio.fail_after(self._patience):
                     data = await stream.receive_some()
                 if not data:
                     break
                 self.troubles.pop(node.address, None)
-                frames.receive(bytes(data))
-                answers = []
-                while (frame := frames.next_frame()) is not None:
-                    if frame.type is FrameType.ERROR:
-                        raise _Refused(frame.data.decode("utf-8", "replace"))
-                    if frame.type is FrameType.MESSAGE:
-                        message = decode_message(frame.data)
-                        answers.append(commands.fin(message.id))
-                        self._read(message.body)
-                        await trio.lowlevel.checkpoint()  # a full report takes some milliseconds
-                    elif frame.data == _HEARTBEAT:
-                        answers.append(commands.nop())
-                if answers:
-                    await stream.send_all(b"".join(answers))
+                for message in asked.receive(data):
+                    self._read(message.body)
+                    await trio.lowlevel.checkpoint()  # a full report takes some milliseconds
         if node.address in self._wanted:
-            raise _Refused("the connection was closed")
+            raise Refused(CLOSED)
 
     def _read(self, body: bytes | bytearray | memoryview) -> None:
         try:
@@ -137,7 +111,3 @@ class Listener:
             log.debug("not a report about jobs: %s", error)
             return
         self._told(report)
-
-
-class _Refused(Exception):
-    """nsqd has refused or closed the connection; the message says why."""

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.messages.lists import NANOSECOND, ListedMessage, ListKind, NodeCount, text_in, whole_in
+from nsqadmin.messages.lists import NANOSECOND, text_in, whole_in
+from nsqadmin.messages.lists_by_time import ListByTime, LoggedCount, TimedMessage, words_about
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import ChannelNode
     from nsqadmin.messages.model import Message
 
-_LAST: Final = (1 << 63) - 1  # sequence
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDeferred(NodeCount):
+class NodeDeferred(LoggedCount):
     """The number of deferred messages of the channel on one node."""
 
-    log: str = ""  # id of the topic's log, to which sequences refer; empty: messages there can't be named
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deferral(ListedMessage):
+class Deferral(TimedMessage):
     """One deferred message."""
 
-    log: str
     due: float  # when it becomes due
-    after: str  # its place
-
-    @property
-    def place(self) -> str:
-        return self.after
 
     @property
     def at(self) -> float:
@@ -49,19 +39,11 @@ class Deferral(ListedMessage):
         return f"{self.sequence}@{self.node}@{self.log}" if self.log else ""
 
 
-class Deferred(ListKind[NodeDeferred, Deferral]):
+class Deferred(ListByTime[NodeDeferred, Deferral]):
     """The kind of messages that a channel has deferred."""
 
     path = "/channel/deferred"
-    has_log = True
-    nothing = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
-    words = MappingProxyType(
-        {
-            "NOT_FOUND": "it cannot list deferred messages: it is a Go nsqd or an older version",
-            "STARTED_ANEW": "it was restarted, so its list has to be read from the start again",
-            "INVALID_ARG_AFTER": "this isn't a place in its list",
-        }
-    )
+    words = words_about("deferred messages")
 
     def last_known(self, row: ChannelNode, error: str) -> NodeDeferred:
         return NodeDeferred(node=row.node, count=row.deferred_count, error=error)
@@ -69,9 +51,6 @@ class Deferred(ListKind[NodeDeferred, Deferral]):
     def count_in(self, node: str, answers: Sequence[Any]) -> NodeDeferred:
         (raw,) = answers
         return NodeDeferred(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""))
-
-    def log_of(self, node: NodeDeferred) -> str:
-        return node.log
 
     def line_in(
         self, node: NodeDeferred, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool
@@ -89,16 +68,5 @@ class Deferred(ListKind[NodeDeferred, Deferral]):
             is_wanted=is_wanted,
         )
 
-    def place_before(self, place: str) -> str:
-        return before_in_time(place)
-
 
 DEFERRED: Final = Deferred()
-
-
-def before_in_time(place: str) -> str:
-    """Return the position just before a message in a list by time. Raise ValueError."""
-    run, at, sequence = place.split(",")
-    if int(sequence):
-        return f"{run},{at},{int(sequence) - 1}"
-    return f"{run},{int(at) - 1},{_LAST}"

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import time
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.messages.deferred import before_in_time
 from nsqadmin.messages.jobs import QueuedJob, job_in, without_job
-from nsqadmin.messages.lists import NANOSECOND, ListedMessage, ListKind, Look, NodeCount, Sight, text_in, whole_in
+from nsqadmin.messages.lists import NANOSECOND, Look, Sight, text_in, whole_in
+from nsqadmin.messages.lists_by_time import ListByTime, LoggedCount, TimedMessage, words_about
 from nsqadmin.messages.reading import headers_in
 
 if TYPE_CHECKING:
@@ -25,10 +24,9 @@ _NO_SEQUENCE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInFlight(NodeCount):
+class NodeInFlight(LoggedCount):
     """The number of messages in flight of the channel on one node."""
 
-    log: str = ""  # id of the topic's log, to which sequences refer; empty: there is no history
     clock_ahead: float = 0.0  # seconds that its clock is ahead of ours
 
 
@@ -50,26 +48,20 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageInFlight(ListedMessage):
+class MessageInFlight(TimedMessage):
     """One message in flight."""
 
-    log: str
     consumer: Holder
     since: float  # when it was delivered, by our clock, like all times here
     age: float  # seconds since then
     deadline: float  # when it times out
     last_touch: float | None = None  # when the consumer last asked for more time; None: never
     published: float
-    after: str  # its place
     size: int | None = None  # None: it can't be read
     key: str = ""
     group: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     is_withheld: bool = False  # the user may not see its key, group and headers
-
-    @property
-    def place(self) -> str:
-        return self.after
 
     @property
     def at(self) -> float:
@@ -110,19 +102,11 @@ class MessageInFlight(ListedMessage):
         return replace(self, key="", group="", headers={}, is_withheld=bool(self.key or self.group or self.headers))
 
 
-class InFlight(ListKind[NodeInFlight, MessageInFlight]):
+class InFlight(ListByTime[NodeInFlight, MessageInFlight]):
     """The kind of messages that the consumers of a channel have."""
 
     path = "/channel/inflight"
-    has_log = True
-    nothing = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
-    words = MappingProxyType(
-        {
-            "NOT_FOUND": "it cannot list messages in flight: it is a Go nsqd or an older version",
-            "STARTED_ANEW": "it was restarted, so its list has to be read from the start again",
-            "INVALID_ARG_AFTER": "this isn't a place in its list",
-        }
-    )
+    words = words_about("messages in flight")
 
     def __init__(self, wall: Callable[[], float] = time) -> None:
         """`wall` returns seconds since 1970."""
@@ -135,9 +119,6 @@ class InFlight(ListKind[NodeInFlight, MessageInFlight]):
         (raw,) = answers
         ahead = whole_in(raw["now"]) * NANOSECOND - self._wall()
         return NodeInFlight(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""), clock_ahead=ahead)
-
-    def log_of(self, node: NodeInFlight) -> str:
-        return node.log
 
     def arguments(self, look: Look) -> dict[str, str]:
         return {"client": look.client}
@@ -169,9 +150,6 @@ class InFlight(ListKind[NodeInFlight, MessageInFlight]):
             unread=text_in(line.get("unread", "")),
             is_wanted=is_wanted,
         )
-
-    def place_before(self, place: str) -> str:
-        return before_in_time(place)
 
 
 IN_FLIGHT: Final = InFlight()

@@ -7,7 +7,6 @@ tail.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -16,11 +15,10 @@ import trio
 
 from nsqadmin.cluster.model import TAIL_PREFIX
 from nsqadmin.messages.model import Message, headers_of
-from nsqcommon.wire import commands
+from nsqadmin.upstream.subscription import CLOSED, Refused, Subscription
 from nsqcommon.wire.extensions import HEADERS
-from nsqcommon.wire.frames import BadFrame, FrameReader, FrameType
+from nsqcommon.wire.frames import BadFrame
 from nsqcommon.wire.headers import BadHeaders
-from nsqcommon.wire.message import decode_message
 from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
@@ -28,11 +26,9 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 60.0  # seconds
 MOST_A_SECOND: Final = 50  # messages to show; others are skipped
-_READY: Final = 10
 _SAMPLED_FROM: Final = 500.0  # messages a second; above that, nsqd sends only a sample
 _MOST: Final = 64 << 20  # bytes of a frame
 _NANOSECOND: Final = 1e-9
-_HEARTBEAT: Final = b"_heartbeat_"
 
 
 class CannotTail(Exception):
@@ -102,58 +98,31 @@ class Tail:
         try:
             stream = await trio.open_tcp_stream(node.broadcast_address, node.tcp_port)
             async with stream:
-                await self._subscribe(stream)
                 await self._consume(stream, node.address)
-        except (OSError, trio.BrokenResourceError, BadFrame, BadHeaders, _Refused) as error:
+        except (OSError, trio.BrokenResourceError, BadFrame, BadHeaders, Refused) as error:
             self._trouble(node.address, str(error) or type(error).__name__)
 
-    async def _subscribe(self, stream: trio.SocketStream) -> None:
-        identity: dict[str, object] = {
-            "client_id": "nsqadmin",
-            "hostname": "nsqadmin",
-            "user_agent": "nsqadmin-tail",
-            "feature_negotiation": True,
-            "extensions": [HEADERS],  # Go's nsqd ignores it
-        }
-        if self._sample_rate:
-            identity["sample_rate"] = self._sample_rate
-        await stream.send_all(
-            b"".join(
-                (
-                    commands.MAGIC,
-                    commands.identify(json.dumps(identity).encode()),
-                    commands.sub(self._topic, self._channel),
-                    commands.rdy(_READY),
-                )
-            )
-        )
-
     async def _consume(self, stream: trio.SocketStream, node: str) -> None:
-        frames = FrameReader(_MOST)
+        options: dict[str, object] = {"extensions": [HEADERS]}  # Go's nsqd ignores it
+        if self._sample_rate:
+            options["sample_rate"] = self._sample_rate
+        asked = Subscription(self._topic, self._channel, "nsqadmin-tail", options, longest=_MOST)
+        await stream.send_all(asked.bytes_to_send())
         async for data in stream:
-            frames.receive(bytes(data))
-            answers = []
-            while (frame := frames.next_frame()) is not None:
-                if frame.type is FrameType.ERROR:
-                    raise _Refused(frame.data.decode("utf-8", "replace"))
-                if frame.type in (FrameType.MESSAGE, FrameType.HEADED_MESSAGE):
-                    message = decode_message(frame.data, is_headed=frame.type is FrameType.HEADED_MESSAGE)
-                    answers.append(commands.fin(message.id))
-                    await self._show_or_skip(
-                        Message(
-                            node=node,
-                            id=message.id.decode("ascii", "replace"),
-                            timestamp=message.timestamp * _NANOSECOND,
-                            size=len(message.body),
-                            body=bytes(message.body),
-                            headers=headers_of(message.headers),
-                        )
+            for message in asked.receive(data):
+                await self._show_or_skip(
+                    Message(
+                        node=node,
+                        id=message.id.decode("ascii", "replace"),
+                        timestamp=message.timestamp * _NANOSECOND,
+                        size=len(message.body),
+                        body=bytes(message.body),
+                        headers=headers_of(message.headers),
                     )
-                elif frame.data == _HEARTBEAT:
-                    answers.append(commands.nop())
-            if answers:
-                await stream.send_all(b"".join(answers))
-        raise _Refused("the connection was closed")
+                )
+            if owed := asked.bytes_to_send():
+                await stream.send_all(owed)
+        raise Refused(CLOSED)
 
     async def _show_or_skip(self, message: Message) -> None:
         now = trio.current_time()
@@ -164,7 +133,3 @@ class Tail:
             self._skip()
         else:
             await self._show(message)
-
-
-class _Refused(Exception):
-    """nsqd has refused or closed the connection; the message says why."""

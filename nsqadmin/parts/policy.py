@@ -56,6 +56,11 @@ class PolicyPage:
     def differs(self) -> bool:
         return len(self.files) > 1
 
+    @property
+    def says_where(self) -> bool:
+        """Return whether each row has to name its nodes. With a late node, a row would seem to apply to all of them."""
+        return self.differs or bool(self.untold)
+
 
 def policy_page(told: Sequence[NodePolicy], *, channel: bool, shows_files: bool) -> PolicyPage:
     """Return the nodes' policies for a topic or, with `channel`, for a channel and its topic."""

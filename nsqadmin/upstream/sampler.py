@@ -22,9 +22,9 @@ from nsqadmin.cluster.versions import Versions
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.upkeep import Upkeep
 from nsqadmin.upstream.asked import PATIENCE, Round
-from nsqadmin.upstream.burial_survey import BurialSurvey
+from nsqadmin.upstream.burial_survey import burial_survey
 from nsqadmin.upstream.census import Census
-from nsqadmin.upstream.group_survey import GroupSurvey
+from nsqadmin.upstream.group_survey import group_survey
 from nsqadmin.upstream.groups import GroupQuestions
 from nsqadmin.upstream.inquiry import Inquiry
 from nsqadmin.upstream.interest import Interest
@@ -75,8 +75,8 @@ class Sampler:
         self.kept_nodes = KeptNodes(self._census, wall)
         self._stats = Stats(upstream, wall, most=options().max_cluster_size)
         self._readers = ReaderSurvey(upstream, wall)
-        self._groups = GroupSurvey(GroupQuestions(upstream), shows_names=shows_texts)
-        self._burials = BurialSurvey(upstream, shows_texts=shows_texts)
+        self._groups = group_survey(GroupQuestions(upstream), shows_names=shows_texts)
+        self._burials = burial_survey(upstream, shows_texts=shows_texts)
         self._upstream = upstream
         self._inquiry = Inquiry(upstream, activity)
         self._interest = Interest()

@@ -23,7 +23,10 @@ _BEYOND: Final = 1 << 64  # all sequences
 
 @final
 class EditedMessages:
-    """Two bitmaps, so a thousand edits take a few kilobytes. The log's first message bounds them."""
+    """Two bitmaps, so a thousand edits take a few kilobytes.
+
+    They begin at the oldest message that the log still has, in a segment or in a compacted file.
+    """
 
     __slots__ = ("copies", "replaced", "unsynced")
 

@@ -921,7 +921,10 @@ class Ledger:
 
     def forget_old_copies(self) -> None:
         if self.edited is not None:
-            self.edited.forget_before(self.feed.log.first, self.feed.log.synced)
+            log = self.feed.log
+            # Not `log.first`: another channel may still need what a copy has replaced here, so a compacted file has it,
+            # and an operator can redeliver it.
+            self.edited.forget_before(log.next_kept(0), log.synced)
 
     # The journal
 

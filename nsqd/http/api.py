@@ -21,6 +21,7 @@ from nsqd.http.access import (
     GuardedRoute,
 )
 from nsqd.http.backlog import BacklogEndpoints
+from nsqd.http.bodies import BodyReader
 from nsqd.http.buried import BuriedEndpoints
 from nsqd.http.calls import Calls
 from nsqd.http.changes import Changes
@@ -33,6 +34,8 @@ from nsqd.http.finding import FindEndpoint
 from nsqd.http.groups import GroupEndpoints
 from nsqd.http.history import HistoryEndpoints
 from nsqd.http.in_flight import InFlightEndpoint
+from nsqd.http.listing import Listing
+from nsqd.http.message_search import MessageSearch
 from nsqd.http.messages import MessageEndpoints
 from nsqd.http.node import LogFigures, NodeEndpoints
 from nsqd.http.policy import PolicyEndpoints
@@ -93,6 +96,7 @@ def make_app(
     calls = Calls(broker, turn, run_trio)
     readers = readers or Readers()
     history = HistoryEndpoints(broker, reading, readers, monotonic)
+    bodies, search = BodyReader(reading, monotonic), MessageSearch(broker, reading)
     figures = LogFigures(reading.waiting, lambda: lags(readers, reading.history))
     handlers = _Handlers(
         node=NodeEndpoints(
@@ -106,11 +110,13 @@ def make_app(
         channels=ChannelEndpoints(calls, reading),
         backlogs=BacklogEndpoints(calls, history.find),
         buried=BuriedEndpoints(calls, reading, monotonic),
-        in_flight=InFlightEndpoint(calls, reading, monotonic, history.find),
+        in_flight=InFlightEndpoint(calls, Listing(reading, history.find), bodies, monotonic),
         groups=GroupEndpoints(calls, reading, publishing.delay_ms, monotonic),
-        messages=MessageEndpoints(calls, reading, publishing.delay_ms, monotonic, history.find, node=node.node),
+        messages=MessageEndpoints(
+            calls, Listing(reading, history.find), bodies, search, publishing.delay_ms, history.find, node=node.node
+        ),
         finding=FindEndpoint(broker, reading),
-        edits=EditEndpoints(calls, publishing, reading, monotonic, history.find),
+        edits=EditEndpoints(calls, publishing, bodies, search, history.find),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
         changes=changes or Changes(time_ns),

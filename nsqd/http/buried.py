@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json, query_values
-from nsqcommon.wire.history import NDJSON
+from nsqcommon.http_api import HttpError, Request, Response, Stream, json, query_values
 from nsqd.broker import operator_actions
 from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.http.bodies import BodyReader, body_members
 from nsqd.http.changes import who_asks
-from nsqd.http.lines import Lines
+from nsqd.http.lines import LINES, MOST_LINES, Lines
+from nsqd.http.message_search import parse_id
 from nsqd.http.names import channel_argument, check_lasting, find_channel
-from nsqd.http.numbers import number_argument, parse_number
+from nsqd.http.numbers import limit_argument, number_argument, parse_number
 from nsqd.http.places import AtTime, parse_place
 
 if TYPE_CHECKING:
@@ -31,15 +31,12 @@ if TYPE_CHECKING:
     from nsqd.http.calls import Calls
     from nsqd.http.history import HistoryReads
 
-MOST_LINES: Final = 10_000
 MOST_NAMED: Final = 900  # messages per kick or discard; a query has at most 1,000 arguments
 MOST_REASONS: Final = 1_000  # in a summary
-_LINES: Final = 100  # the default `limit`
 _LOOKED_AT: Final = 5_000  # messages to check before other tasks run
 _MILLISECOND: Final = 1_000_000  # nanoseconds
 
 _is_rate: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII).fullmatch
-_is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 
 
 class BuriedEndpoints:
@@ -54,17 +51,14 @@ class BuriedEndpoints:
         channel, arguments = _channel(self._broker, request), request.query()
         if arguments.get("summary") == "true":
             return json(_summary(channel))
-        after, limit = number_argument(arguments, "after", -1), number_argument(arguments, "limit", _LINES)
-        if limit > MOST_LINES:
-            raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
+        after, limit = number_argument(arguments, "after", -1), limit_argument(arguments, LINES, most=MOST_LINES)
         found = _matching(channel, after + 1, arguments.get("reason", ""))
         bodies = BodyReader(self._reading, self._clock) if arguments.get("bodies") != "false" else None
 
         async def describe(burial: BuriedMessage) -> dict[str, object] | None:
             return await _line_members(channel, burial, bodies)
 
-        lines = Lines(found, limit, describe)
-        return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
+        return Lines(found, limit, describe).stream()
 
     async def kick(self, request: Request) -> Response:
         return await self._take(request, "kick")
@@ -311,10 +305,8 @@ def _named(request: Request) -> _NamedMessages | None:
     ids, sequences = (query_values(request.query_string, name) for name in ("id", "sequence"))
     if len(ids) + len(sequences) > MOST_NAMED:
         raise HttpError(400, "TOO_MANY", details={"reason": f"at most {MOST_NAMED} messages at once"})
-    if not all(map(_is_id, ids)):
-        raise HttpError(400, "INVALID_ARG_ID")
     return _NamedMessages(
-        frozenset(int(text, 16) for text in ids), frozenset(parse_number(text, "sequence") for text in sequences)
+        frozenset(map(parse_id, ids)), frozenset(parse_number(text, "sequence") for text in sequences)
     )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from nsqcommon.http_api import HttpError, Request, Response, json, query_values
@@ -17,27 +16,24 @@ from nsqcommon.wire.log_record import COPY
 from nsqd.broker.batch import Batch
 from nsqd.broker.edit import Edit, MessagePlace, place_of
 from nsqd.broker.topic import PublishRefused
-from nsqd.http.bodies import BodyReader
 from nsqd.http.message_headers import headers_of
+from nsqd.http.message_search import parse_id
 from nsqd.http.mpub_body import MSG_TOO_BIG
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.numbers import parse_number
 from nsqd.http.publishing import EXITING, INVALID_DEFER, INVALID_HEADERS, MSG_EMPTY
 
 if TYPE_CHECKING:
-    from nsqcommon.wire.log_record import KeyPlace
     from nsqd.broker.batch import Receipt
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
+    from nsqd.http.bodies import BodyReader
     from nsqd.http.calls import Calls
-    from nsqd.http.history import HistoryReads
-    from nsqd.http.history_source import TopicHistory
+    from nsqd.http.message_search import MessageSearch
     from nsqd.http.publishing import Publishing
 
-_is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 _KEY: Final = b"edit:"  # of a copy whose request has a token; a publisher's key that is the same would be chance
 _DIGITS: Final = 56  # of a hash
-T = TypeVar("T")
 
 
 class EditEndpoints:
@@ -45,16 +41,16 @@ class EditEndpoints:
         self,
         calls: Calls,
         publishing: Publishing,
-        reading: HistoryReads,
-        clock: Callable[[], float],
+        bodies: BodyReader,
+        search: MessageSearch,
         find_log: Callable[[str, Mapping[str, str]], object],
     ) -> None:
-        """`clock` returns monotonic seconds. `find_log` raises HttpError if the argument `log` has another log's id."""
+        """`find_log` raises HttpError if the argument `log` has another log's id."""
         self._calls = calls
         self._broker = calls.broker
         self._publishing = publishing
-        self._reading = reading
-        self._clock = clock
+        self._bodies = bodies
+        self._search = search
         self._find_log = find_log
 
     async def edit(self, request: Request) -> Response:
@@ -144,23 +140,19 @@ class EditEndpoints:
             if sequence >= channel.feed.log.tail:
                 raise HttpError(400, "BEYOND_END", details={"end": channel.feed.log.tail})
             return sequence
-        if _is_id(arguments["id"]) is None:
-            raise HttpError(400, "INVALID_ARG_ID")
-        message_id = int(arguments["id"], 16)
+        message_id = parse_id(arguments["id"])
         for found in channel.buried_queue.buried.find((message_id,)):
             if found:
                 return found[0]
             await asyncio.sleep(0)
-        place = find_topic(self._broker, channel.feed.name).deferred_sequence(message_id)
-        if place is None:
-            place = await self._search(channel.feed.name, lambda topic_log: topic_log.sequence_of(message_id))
+        place = await self._search.sequence_of(find_topic(self._broker, channel.feed.name), message_id)
         if place is None:
             raise HttpError(404, "MESSAGE_NOT_FOUND")
         return place
 
     async def _read(self, channel: Channel, sequence: int) -> Batch:
         """Return the batch with a message. Raises a 404 if the log no longer has it, or a 503."""
-        found = await BodyReader(self._reading, self._clock).batch(channel, sequence, lambda: True)
+        found = await self._bodies.batch(channel, sequence, lambda: True)
         if isinstance(found, Batch):
             return found
         is_gone = channel.feed.log.next_readable(sequence) != sequence
@@ -170,23 +162,10 @@ class EditEndpoints:
 
     async def _copy_with(self, topic: Topic, key: bytes) -> int:
         """Return the sequence of the copy that has this key. Raises a 409 if only the key is still known."""
-        place = topic.deferred_place(key)
-        if place is None:
-            since = self._broker.turn.timestamp - self._broker.turn.keys.longest
-            found = await self._search(topic.name, lambda log: _first_of(key, log, since))
-            place = (found[1], found[1] + found[2]) if found is not None else None
+        place = topic.deferred_place(key) or await self._search.newest_with(topic, key)
         if place is None:
             raise HttpError(409, "ALREADY_DONE", details={"reason": "the log no longer has the edited copy"})
         return place[0]
-
-    async def _search(self, topic: str, look: Callable[[TopicHistory], T]) -> T | None:
-        topic_log = self._reading.history.find(topic, synced=False)
-        if topic_log is None:
-            return None
-        try:
-            return await self._reading.in_thread(lambda: look(topic_log))
-        except OSError as error:
-            raise HttpError(503, "CANNOT_READ") from error
 
     def _key(self, arguments: Mapping[str, str], channel: str) -> bytes:
         """Return the key under which nsqd remembers the request. Empty: it has no token."""
@@ -197,10 +176,6 @@ class EditEndpoints:
             raise HttpError(400, "INVALID_TOKEN")
         named = f"sequence {arguments['sequence']}" if "sequence" in arguments else f"id {arguments.get('id', '')}"
         return _KEY + hashlib.sha256(f"{channel} {named} {token}".encode()).hexdigest()[:_DIGITS].encode()
-
-
-def _first_of(key: bytes, topic_log: TopicHistory, since: int) -> KeyPlace | None:
-    return next((it for it in topic_log.keys(since=since) if it[0] == key), None)
 
 
 # Checks

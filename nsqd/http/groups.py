@@ -14,7 +14,7 @@ from nsqd.broker.group_actions import GroupAction
 from nsqd.http.bodies import BodyReader
 from nsqd.http.changes import STOPPED, who_asks
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
-from nsqd.http.numbers import number_argument
+from nsqd.http.numbers import limit_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
@@ -48,9 +48,7 @@ class GroupEndpoints:
     async def show(self, request: Request) -> Response:
         channel, groups = self._find(request)
         arguments = request.query()
-        limit = number_argument(arguments, "limit", _ROWS)
-        if limit > MOST_ROWS:
-            raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_ROWS}"})
+        limit = limit_argument(arguments, _ROWS, most=MOST_ROWS)
         found: tuple[GroupSnapshot, ...] = ()
         for some in groups.largest(limit, arguments.get("name", "").encode("utf-8", "replace")):
             if some is not None:

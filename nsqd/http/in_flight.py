@@ -8,56 +8,40 @@ disk. They are of less use here than the rest, so a slow disk delays the answer 
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
+from nsqcommon.http_api import Request, Response, Stream, json
 from nsqcommon.wire.headers import decode_headers
-from nsqcommon.wire.history import NDJSON
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.in_flight import TouchedDelivery
-from nsqd.http.bodies import BodyReader
 from nsqd.http.history import headers_member
 from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, find_channel
-from nsqd.http.numbers import number_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.channel import Channel
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.in_flight import Delivery, Place
+    from nsqd.http.bodies import BodyReader
     from nsqd.http.calls import Calls
-    from nsqd.http.history import HistoryReads
+    from nsqd.http.listing import Listing
 
-MOST_LINES: Final = 10_000
-_LINES: Final = 100  # the default `limit`
 _PAGE: Final = 1_000  # messages of one look at all that are in flight
 _LONGEST_READING: Final = 2.0  # seconds for all messages of an answer that have to be read from disk
 _NANOSECONDS: Final = 1_000_000_000
 
-_is_place: Final = re.compile(r"[0-9a-f]{8},[0-9]{1,18},[0-9]{1,19}", re.ASCII).fullmatch
-
 
 class InFlightEndpoint:
-    def __init__(
-        self,
-        calls: Calls,
-        reading: HistoryReads,
-        clock: Callable[[], float],
-        find_log: Callable[[str, Mapping[str, str]], object],
-    ) -> None:
-        """`clock` returns monotonic seconds. `find_log` raises HttpError if the argument `log` has another log's id."""
+    def __init__(self, calls: Calls, listing: Listing, bodies: BodyReader, clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
         self._calls = calls
         self._broker = calls.broker
-        self._reading = reading
+        self._listing = listing
+        self._bodies = bodies
         self._clock = clock
-        self._find_log = find_log
-        # Marks our places: they have monotonic times, which mean nothing after a restart.
-        self._run_id = secrets.token_hex(4)
 
     async def show(self, request: Request) -> Response | Stream:
         with self._calls.turn():  # reads the clocks
@@ -65,37 +49,12 @@ class InFlightEndpoint:
         topic_name, name = channel_argument(request)
         channel, arguments = find_channel(self._broker, topic_name, name), request.query()
         if arguments.get("summary") == "true":
-            topic_log = self._reading.history.find(topic_name)
-            log = topic_log.log_id if topic_log is not None else None
-            return json({"count": len(channel.in_flight), "log": log, "now": moment.timestamp})
-        if "log" in arguments:
-            self._find_log(topic_name, arguments)
-        limit, after = number_argument(arguments, "limit", _LINES), self._after(arguments)
-        if limit > MOST_LINES:
-            raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
-        answer = _Answer(
-            channel,
-            moment,
-            self._run_id,
-            BodyReader(self._reading, self._clock) if arguments.get("headers") != "false" else None,
-            self._clock,
-        )
+            return json({**self._listing.summary(topic_name, len(channel.in_flight)), "now": moment.timestamp})
+        limit, after = self._listing.page(topic_name, arguments)
+        bodies = self._bodies if arguments.get("headers") != "false" else None
+        answer = _Answer(channel, moment, self._listing, bodies, self._clock)
         found = _listed(channel, limit, after, _holder_named(client) if (client := arguments.get("client")) else None)
-        lines = Lines(found, limit, answer.line)
-        return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
-
-    def _after(self, arguments: Mapping[str, str]) -> tuple[int, int]:
-        """Return the (since, sequence) after which the list begins. Raises a 400, or a 409 if nsqd was restarted."""
-        text = arguments.get("after", "")
-        if not text:
-            return -1, -1
-        if _is_place(text) is None:
-            raise HttpError(400, "INVALID_ARG_AFTER")
-        run, since, sequence = text.split(",")
-        if run != self._run_id:
-            reason = "nsqd was restarted, so this place is no longer valid: list again from the beginning"
-            raise HttpError(409, "STARTED_ANEW", details={"reason": reason})
-        return int(since), int(sequence)
+        return Lines(found, limit, answer.line).stream()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +75,7 @@ class _Answer:
 
     channel: Channel
     moment: _Moment
-    run_id: str
+    listing: Listing
     bodies: BodyReader | None  # None: without what is in the messages themselves
     clock: Callable[[], float]
     consumers: dict[Consumer, dict[str, object]] = field(default_factory=dict)
@@ -135,7 +94,7 @@ class _Answer:
         if not is_ephemeral(self.channel.feed.name):
             members["sequence"] = sequence
         members |= self._delivered(delivery)
-        members |= {"consumer": self._consumer(delivery.consumer), "after": f"{self.run_id},{since},{sequence}"}
+        members |= {"consumer": self._consumer(delivery.consumer), "after": self.listing.place(since, sequence)}
         return members | _of_message(found, sequence) if found is not None else members
 
     def _delivered(self, delivery: Delivery) -> dict[str, object]:

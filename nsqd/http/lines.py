@@ -7,8 +7,11 @@ import json as plain_json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
-from nsqcommon.http_api import handler_slices
+from nsqcommon.http_api import V1, Stream, handler_slices
+from nsqcommon.wire.history import NDJSON
 
+MOST_LINES: Final = 10_000
+LINES: Final = 100  # the default `limit`
 _PIECE: Final = 64 * 1024  # bytes to collect before we send them
 
 T = TypeVar("T")
@@ -17,7 +20,7 @@ _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":"
 
 
 class Lines(Generic[T]):
-    """Generates the lines of one response, for a `Stream`."""
+    """Generates the lines of one response."""
 
     def __init__(
         self, found: Iterator[T | None], limit: int, describe: Callable[[T], Awaitable[Mapping[str, object] | None]]
@@ -28,7 +31,10 @@ class Lines(Generic[T]):
         self._describe = describe
         self._slices = handler_slices()
 
-    async def next_piece(self) -> bytes | None:
+    def stream(self) -> Stream:
+        return Stream(((b"content-type", NDJSON.encode()), V1), self._next_piece, self._close)
+
+    async def _next_piece(self) -> bytes | None:
         lines: list[bytes] = []
         size = 0
         while self._left and size < _PIECE:
@@ -45,5 +51,5 @@ class Lines(Generic[T]):
                 await self._slices.rest()
         return b"".join(lines) or None
 
-    async def close(self) -> None:
+    async def _close(self) -> None:
         self._found = iter(())

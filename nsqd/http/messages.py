@@ -7,23 +7,20 @@ unless nsqd has been restarted since the publish. In that case, a thread searche
 from __future__ import annotations
 
 import asyncio
-import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
+from nsqcommon.http_api import HttpError, Request, Response, Stream, json
 from nsqcommon.wire.extensions import is_valid_key
-from nsqcommon.wire.history import NDJSON
 from nsqd.broker.batch import Batch
 from nsqd.broker.cancel_and_reschedule import Recall
 from nsqd.broker.operator_actions import CancelOutcome, least_finished
-from nsqd.http.bodies import BodyReader, body_members
+from nsqd.http.bodies import body_members
 from nsqd.http.changes import STOPPED, who_asks
 from nsqd.http.lines import Lines
+from nsqd.http.message_search import parse_id
 from nsqd.http.names import channel_argument, check_lasting, check_name, find_channel, find_topic, topic_argument
-from nsqd.http.numbers import number_argument
 from nsqd.http.sequences import sequences_argument
 
 if TYPE_CHECKING:
@@ -31,44 +28,40 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
+    from nsqd.http.bodies import BodyReader
     from nsqd.http.calls import Calls
-    from nsqd.http.history import HistoryReads
     from nsqd.http.history_source import TopicHistory
+    from nsqd.http.listing import Listing
+    from nsqd.http.message_search import MessageSearch
 
-MOST_LINES: Final = 10_000
-_LINES: Final = 100  # the default `limit`
 _CANCEL: Final = -1  # instead of a delay
 _MILLISECOND: Final = 1_000_000  # nanoseconds
 _FREED_AT_ONCE: Final = 10_000  # places; takes some hundreds of microseconds
-
-_is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
-_is_place: Final = re.compile(r"[0-9a-f]{8},[0-9]{1,18},[0-9]{1,19}", re.ASCII).fullmatch
-T = TypeVar("T")
 
 
 class MessageEndpoints:
     def __init__(
         self,
         calls: Calls,
-        reading: HistoryReads,
+        listing: Listing,
+        bodies: BodyReader,
+        search: MessageSearch,
         delay_ms: Callable[[dict[str, str]], int | None],
-        clock: Callable[[], float],
         find_log: Callable[[str, Mapping[str, str]], object],
         *,
         node: str,
     ) -> None:
-        """`delay_ms` parses the argument `defer`; `clock` returns monotonic seconds.
+        """`delay_ms` parses the argument `defer`. `find_log` raises HttpError if the argument `log` has another log's id.
 
-        `find_log` raises HttpError if the argument `log` has another log's id. `node` is the id of the data path.
+        `node` is the id of the data path.
         """
         self._calls = calls
         self._broker = calls.broker
-        self._reading = reading
+        self._listing = listing
+        self._bodies = bodies
+        self._search = search
         self._delay_ms = delay_ms
-        self._clock = clock
         self._find_log = find_log
-        # Marks our due times: they are monotonic, so they mean nothing after a restart.
-        self._run_id = secrets.token_hex(4)
         self._node = node
 
     async def cancel(self, request: Request) -> Response:
@@ -128,49 +121,25 @@ class MessageEndpoints:
         topic_name, name = channel_argument(request)
         channel, arguments = find_channel(self._broker, topic_name, name), request.query()
         if arguments.get("summary") == "true":
-            topic_log = self._reading.history.find(topic_name)
-            return json(
-                {"count": len(channel.ledger.deferred), "log": topic_log.log_id if topic_log is not None else None}
-            )
-        if "log" in arguments:
-            self._find_log(topic_name, arguments)
-        limit, after = number_argument(arguments, "limit", _LINES), self._after(arguments)
-        if limit > MOST_LINES:
-            raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
-        bodies = BodyReader(self._reading, self._clock)
+            return json(self._listing.summary(topic_name, len(channel.ledger.deferred)))
+        limit, after = self._listing.page(topic_name, arguments)
 
         async def describe(place: tuple[int, int, int]) -> dict[str, object] | None:
-            return await self._described(channel, place, bodies)
+            return await self._described(channel, place)
 
-        lines = Lines(_deferred(channel, limit, after), limit, describe)
-        return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
+        return Lines(_deferred(channel, limit, after), limit, describe).stream()
 
-    def _after(self, arguments: Mapping[str, str]) -> tuple[int, int]:
-        """Return the (due, sequence) after which the list begins. Raises a 400, or a 409 if nsqd was restarted."""
-        text = arguments.get("after", "")
-        if not text:
-            return -1, -1
-        if _is_place(text) is None:
-            raise HttpError(400, "INVALID_ARG_AFTER")
-        run, due, sequence = text.split(",")
-        if run != self._run_id:
-            reason = "nsqd was restarted, so this place is no longer valid: list again from the beginning"
-            raise HttpError(409, "STARTED_ANEW", details={"reason": reason})
-        return int(due), int(sequence)
-
-    async def _described(
-        self, channel: Channel, place: tuple[int, int, int], bodies: BodyReader
-    ) -> dict[str, object] | None:
+    async def _described(self, channel: Channel, place: tuple[int, int, int]) -> dict[str, object] | None:
         """Return the members of a line, or None if the message has become due or been cancelled in the meantime."""
         (due, sequence, attempts), deferred = place, channel.ledger.deferred
-        batch = await bodies.batch(channel, sequence, partial(deferred.__contains__, sequence))
+        batch = await self._bodies.batch(channel, sequence, partial(deferred.__contains__, sequence))
         if sequence not in deferred:
             return None
         members: dict[str, object] = {
             "sequence": sequence,
             "due": self._broker.turn.wall_milliseconds(due) * 1_000_000,
             "attempts": attempts,
-            "after": f"{self._run_id},{due},{sequence}",
+            "after": self._listing.place(due, sequence),
         }
         if isinstance(batch, Batch):
             members["id"] = f"{batch.base_id + sequence - batch.base_sequence:016x}"
@@ -197,12 +166,7 @@ class MessageEndpoints:
         return place
 
     async def _place_of_id(self, topic: Topic, text: str) -> tuple[int, int] | None:
-        if _is_id(text) is None:
-            raise HttpError(400, "INVALID_ARG_ID")
-        message_id = int(text, 16)
-        sequence = topic.deferred_sequence(message_id)
-        if sequence is None:
-            sequence = await self._search(topic, lambda topic_log: topic_log.sequence_of(message_id))
+        sequence = await self._search.sequence_of(topic, parse_id(text))
         return (sequence, sequence + 1) if sequence is not None else None
 
     async def _place_of_key(self, topic: Topic, key: bytes) -> tuple[int, int] | None:
@@ -210,7 +174,7 @@ class MessageEndpoints:
             raise HttpError(400, "INVALID_ARG_KEY")
         place = topic.deferred_place(key)
         if place is None and not topic.knows_deferred_keys:
-            places, own = await self._search(topic, lambda topic_log: _deferred_of(key, topic_log)) or ([], [])
+            places, own = await self._search.in_log(topic, lambda topic_log: _deferred_of(key, topic_log)) or ([], [])
             for _ in topic.learn_deferred(_drain(places)):
                 await asyncio.sleep(0)
             while places:  # these did not fit; free them in slices, see _drain
@@ -218,19 +182,8 @@ class MessageEndpoints:
                 await asyncio.sleep(0)
             place = topic.deferred_place(key) or topic.waiting_place(own)
         if place is None and topic.knows_key(key):
-            since = self._broker.turn.timestamp - self._broker.turn.keys.longest
-            newest = await self._search(topic, lambda topic_log: _first_of(key, topic_log, since))
-            place = (newest[1], newest[1] + newest[2]) if newest is not None else None
+            place = await self._search.newest_with(topic, key)
         return place or topic.forgotten_place(key)
-
-    async def _search(self, topic: Topic, look: Callable[[TopicHistory], T]) -> T | None:
-        topic_log = self._reading.history.find(topic.name, synced=False)
-        if topic_log is None:
-            return None
-        try:
-            return await self._reading.in_thread(lambda: look(topic_log))
-        except OSError as error:
-            raise HttpError(503, "CANNOT_READ") from error
 
 
 def _deferred_of(key: bytes, topic_log: TopicHistory) -> tuple[list[KeyPlace], list[KeyPlace]]:
@@ -245,10 +198,6 @@ def _drain(places: list[KeyPlace]) -> Iterator[KeyPlace]:
     """Yield and remove the places from the end. Freeing a million of them in one go would take 50 ms."""
     while places:
         yield places.pop()
-
-
-def _first_of(key: bytes, topic_log: TopicHistory, since: int) -> KeyPlace | None:
-    return next((it for it in topic_log.keys(since=since) if it[0] == key), None)
 
 
 def _targets(broker: Broker, request: Request) -> tuple[Topic, Sequence[Channel]]:

@@ -17,11 +17,8 @@ from tempfile import TemporaryDirectory
 from scripts.command_line import Command, argument, option, read_command
 from tests.simulation import (
     abandoned,
-    bury_kills,
     disk_faults,
-    edit_kills,
     going_back,
-    group_kills,
     long_runs,
     outbox_kills,
     power_cuts,
@@ -29,7 +26,11 @@ from tests.simulation import (
     steps,
     week,
 )
+from tests.simulation.bury_kills import BuryKills
+from tests.simulation.edit_kills import EditKills
+from tests.simulation.group_kills import GroupKills
 from tests.simulation.jobs import command as jobs
+from tests.simulation.killing import KillRun
 from tests.simulation.plans import ANYTHING, GROUPS, HISTORY, POWER_LOSS, Plan, command_for
 from tests.simulation.promise import Violation
 from tests.simulation.remote import life as several_machines
@@ -42,7 +43,6 @@ from tests.support.small_disk import mounted
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "groups": GROUPS, "power-loss": POWER_LOSS}
 Note = Callable[[str], None]
-Killed = bury_kills.Outcome | group_kills.Outcome | edit_kills.Outcome
 Lived = tuple[str, Counter[str]]  # what a life has found, and what has happened in it
 CUTS = 12  # power cuts in each run
 KILLS_IN_LINE = 10  # between two lines about the progress
@@ -167,11 +167,11 @@ def main() -> int:
     if command == "disk-faults":
         return fail_disks(arguments.minutes, arguments.seed, tuple(arguments.options))
     if command == "bury":
-        return kill_again_and_again(bury_kills.Outcome(), bury_kills.run, arguments)
+        return kill_again_and_again(BuryKills(), arguments)
     if command == "group-kills":
-        return kill_again_and_again(group_kills.Outcome(), group_kills.run, arguments)
+        return kill_again_and_again(GroupKills(), arguments)
     if command == "edit-kills":
-        return kill_again_and_again(edit_kills.Outcome(), edit_kills.run, arguments)
+        return kill_again_and_again(EditKills(), arguments)
     if command == "outbox":
         return kill_an_outbox(arguments.database, arguments.kills, arguments.seed)
     if command == "jobs":
@@ -354,21 +354,21 @@ def fail_disks(minutes: float, first_seed: int, options: tuple[str, ...]) -> int
     return 1 if failed else 0
 
 
-def kill_again_and_again(outcome: Killed, run: Callable[..., None], options: KillsOptions) -> int:
+def kill_again_and_again(run: KillRun, options: KillsOptions) -> int:
     began = time.monotonic()
 
     def say_progress() -> None:
-        if outcome.kills % KILLS_IN_LINE == 0:
+        if run.kills % KILLS_IN_LINE == 0:
             seconds = time.monotonic() - began
-            say(f"{outcome}; {seconds:.0f} s, {outcome.kills / seconds:.2f} kills/s")
+            say(f"{run}; {seconds:.0f} s, {run.kills / seconds:.2f} kills/s")
 
     with TemporaryDirectory() as folder:
         try:
-            run(Path(folder), outcome, kills=options.kills, seed=options.seed, after_kill=say_progress)
+            run.run(Path(folder), kills=options.kills, seed=options.seed, after_kill=say_progress)
         except AssertionError as error:
             say(str(error))
             return 1
-    say(f"seed {options.seed}, {outcome}; {time.monotonic() - began:.0f} s")
+    say(f"seed {options.seed}, {run}; {time.monotonic() - began:.0f} s")
     return 0
 
 

@@ -11,7 +11,9 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,24 +21,25 @@ from nsqcommon.wire.commands import fin, mpub, rdy, req
 from nsqcommon.wire.extensions import bury
 from nsqcommon.wire.message import Message
 from tests.simulation.edit_ledger import EditLedger, Pending
+from tests.simulation.killing import KillRun, Ledger, Load, check_nothing_comes_back, consumer, drain, unread
 from tests.simulation.promise import Violation
 from tests.support.process import Nsqd
-from tests.support.traffic import Consumer, Tasks
+from tests.support.traffic import Consumer
 
-EARLY: Final = range(1, 6)  # answered edits before a kill
-LATE: Final = range(6, 24)
 DELAYS: Final = (0, 0, 30, 2_000)  # milliseconds; the longest is still under way after a restart
-_SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that buried messages and copies are compacted
 _NEVER: Final = 600_000  # milliseconds: nothing times out, so what a consumer has can't be edited
 _AHEAD: Final = 200  # messages that publishers are ahead of `work`
-_BUSY_TIMEOUT: Final = 120.0
 
 
-class Outcome:
+class EditKills(KillRun):
+    channels = ("work", "other", "quiet")
+    early = range(1, 6)  # answered edits
+    late = range(6, 24)
+
     def __init__(self) -> None:
+        super().__init__()
         self.work = EditLedger()
         self.other: Counter[int] = Counter()  # number -> deliveries in `other`
-        self.kills = 0
         self.numbers = itertools.count(1)
 
     def __str__(self) -> str:
@@ -45,85 +48,52 @@ class Outcome:
         done = ", ".join(f"{counts[it]:,} {it}" for it in what)
         return f"{self.kills} kills: {self.work.bounds[0]:,} messages acknowledged, {done}; 0 violations, 0 lost"
 
+    def options(self, folder: Path) -> Sequence[str]:
+        return ("max-msg-timeout=1h",)
 
-def run(
-    folder: Path,
-    outcome: Outcome,
-    *,
-    kills: int,
-    seed: int,
-    environ: Mapping[str, str] | None = None,
-    after_kill: Callable[[], None] = lambda: None,
-) -> None:
-    """Kill nsqd so often. Raise AssertionError, with the seed and the log, if something is wrong."""
-    chance = random.Random(seed)
-    with Nsqd(folder / "data", _SHORT_SEGMENTS, "max-msg-timeout=1h", environ=environ) as nsqd:
-        try:
-            nsqd.post("/topic/create?topic=t")
-            for name in ("work", "other", "quiet"):
-                nsqd.post(f"/channel/create?topic=t&channel={name}")
-            for number in range(kills):
-                load = _Load(nsqd, outcome, chance)
-                load.go_on_for(chance.choice(EARLY if number % 3 == 2 else LATE))
-                killed_at = time.monotonic()
-                nsqd.kill()
-                load.ended()
-                outcome.work.ended(killed_at)
-                outcome.kills += 1
-                nsqd.start()
-                _check_quiet(nsqd, outcome)
-                for edit in outcome.work.open_edits()[:: chance.choice((1, 2))]:  # the others while consumers are busy
-                    _send_again(nsqd, outcome.work, edit)
-                after_kill()
-            _check_the_end(nsqd, outcome)
-        except Exception as error:
-            log = "\n".join(nsqd.log.splitlines()[-60:])
-            raise AssertionError(f"{log}\n\nkill {outcome.kills}, seed {seed}: {error!r}") from error
+    def ledgers(self) -> Sequence[Ledger]:
+        return (self.work,)
+
+    def load(self, nsqd: Nsqd, chance: random.Random) -> Load:
+        return _Load(nsqd, self, chance)
+
+    def check_start(self, nsqd: Nsqd, chance: random.Random) -> None:
+        _check_quiet(nsqd, self)
+        for edit in self.work.open_edits()[:: chance.choice((1, 2))]:  # the others while consumers are busy
+            _send_again(nsqd, self.work, edit)
+
+    def check_end(self, nsqd: Nsqd) -> None:
+        _check_the_end(nsqd, self)
 
 
-class _Load:
-    """Threads that go on until their connections break."""
-
-    def __init__(self, nsqd: Nsqd, outcome: Outcome, chance: random.Random) -> None:
+class _Load(Load):
+    def __init__(self, nsqd: Nsqd, run: EditKills, chance: random.Random) -> None:
         self._nsqd = nsqd
-        self._outcome = outcome
+        self._run = run
         tasks = (self._publish, self._fail, self._fail, self._finish, self._edit, self._edit, self._operate)
-        self._tasks = Tasks(tasks, chance)
-        self.stopping = self._tasks.stopping
-        self._tasks.start()
-
-    def go_on_for(self, edits: int) -> None:
-        """Let it go on until so many edits were answered, or something is wrong, which `ended` raises."""
-        counts, deadline = self._outcome.work.counts, time.monotonic() + _BUSY_TIMEOUT
-        goal = counts["replaced"] + edits
-        while not self._tasks.violations and counts["replaced"] < goal:
-            assert time.monotonic() < deadline, "the load has come to a standstill"
-            self.stopping.wait(0.001)
-
-    def ended(self) -> None:
-        self._tasks.ended()
+        super().__init__(tasks, chance, lambda: run.work.counts["replaced"])
 
     def _publish(self, chance: random.Random) -> None:
-        outcome = self._outcome
+        run = self._run
         with Consumer(self._nsqd.tcp) as client:
             while not self.stopping.is_set():
-                if outcome.work.bounds[0] > outcome.work.counts["deliveries"] + _AHEAD:
+                if run.work.bounds[0] > run.work.counts["deliveries"] + _AHEAD:
                     self.stopping.wait(0.01)
                     continue
-                numbers = [next(outcome.numbers) for _ in range(chance.randint(1, 10))]
-                outcome.work.sending(numbers)
+                numbers = [next(run.numbers) for _ in range(chance.randint(1, 10))]
+                run.work.sending(numbers)
                 assert client.ask(mpub("t", [_body(number, 0, chance) for number in numbers])) == b"OK"
-                outcome.work.acknowledged(numbers)
+                run.work.acknowledged(numbers)
                 self.stopping.wait(chance.uniform(0, 0.02))
 
     def _finish(self, chance: random.Random) -> None:
         with _consumer(self._nsqd, "other") as client:
             while not self.stopping.is_set():
-                _finish_next(client, self._outcome.other, chance.uniform(0, 0.05))
+                _finish_next(client, self._run.other, chance.uniform(0, 0.05))
 
     def _fail(self, chance: random.Random) -> None:
         """Consume for a while, and then leave without anything unread."""
-        ledger, finished = self._outcome.work, list[tuple[int, int]]()
+        ledger, finished = self._run.work, list[tuple[int, int]]()
         with _consumer(self._nsqd, "work", chance.choice((1, 5, 20))) as client:
             until = time.monotonic() + chance.uniform(0.02, 0.2)
             while time.monotonic() < until:
@@ -134,7 +104,7 @@ class _Load:
                 finished += _answer(client, ledger, message, chance)
             client.send(rdy(0))
             client.in_step()
-            while (left := client.kept_message()) is not None:
+            for left in unread(client):
                 finished += _answer(client, ledger, left, chance)
             client.in_step()
         ledger.are_finished(finished)
@@ -143,7 +113,7 @@ class _Load:
 
     def _edit(self, chance: random.Random) -> None:
         """Edit one of the newest messages, wherever it is, or send an edit again that has had no answer."""
-        ledger = self._outcome.work
+        ledger = self._run.work
         if chance.random() < 0.3 and (open_edits := ledger.open_edits()):
             _send_again(self._nsqd, ledger, chance.choice(open_edits))
             return
@@ -190,14 +160,7 @@ def _send_again(nsqd: Nsqd, ledger: EditLedger, edit: Pending) -> None:
 
 
 def _consumer(nsqd: Nsqd, channel: str, ready: int = 100) -> Consumer:
-    client = Consumer(nsqd.tcp)
-    try:
-        client.identify(feature_negotiation=True, extensions=["bury"], msg_timeout=_NEVER)
-        client.subscribe("t", channel, ready=ready)
-    except BaseException:
-        client.close()
-        raise
-    return client
+    return consumer(nsqd, channel, ready=ready, msg_timeout=_NEVER)
 
 
 def _answer(client: Consumer, ledger: EditLedger, message: Message, chance: random.Random) -> list[tuple[int, int]]:
@@ -215,22 +178,22 @@ def _answer(client: Consumer, ledger: EditLedger, message: Message, chance: rand
     return []
 
 
-def _finish_next(client: Consumer, got: Counter[int], timeout: float) -> bool:
-    try:
-        message = client.message(timeout)
-    except TimeoutError:
-        return False
+def _finish_next(client: Consumer, got: Counter[int], timeout: float) -> None:
+    with suppress(TimeoutError):
+        _finish(client, got, client.message(timeout))
+
+
+def _finish(client: Consumer, got: Counter[int], message: Message) -> None:
     number, version = _names(message)
     if version:
         raise Violation(f"version {version} of message {number} came to a channel in which nobody has edited it")
     got[number] += 1
     client.send(fin(message.id))
-    return True
 
 
-def _check_quiet(nsqd: Nsqd, outcome: Outcome) -> None:
+def _check_quiet(nsqd: Nsqd, run: EditKills) -> None:
     """Check that the channel without consumers has what was published, and nothing more."""
-    depth, (least, most) = nsqd.channel("t", "quiet")["depth"], outcome.work.bounds
+    depth, (least, most) = nsqd.channel("t", "quiet")["depth"], run.work.bounds
     if not least <= depth <= most:
         raise Violation(f"the quiet channel has {depth} messages, and {least} to {most} were published")
 
@@ -238,51 +201,31 @@ def _check_quiet(nsqd: Nsqd, outcome: Outcome) -> None:
 # The end
 
 
-def _check_the_end(nsqd: Nsqd, outcome: Outcome) -> None:
-    work = outcome.work
+def _check_the_end(nsqd: Nsqd, run: EditKills) -> None:
+    work = run.work
     for edit in work.open_edits():
         _send_again(nsqd, work, edit)
-    _check_quiet(nsqd, outcome)
+    _check_quiet(nsqd, run)
     nsqd.post("/channel/kick?topic=t&channel=work")
     finished: list[tuple[int, int]] = []
+    with _consumer(nsqd, "work") as client:
 
-    def finish_next(client: Consumer) -> bool:
-        try:
-            message = client.message(0.05)
-        except TimeoutError:
-            return False
-        work.arrived(*_names(message), message.id.decode())
-        work.finishing(*_names(message))
-        client.send(fin(message.id))
-        finished.append(_names(message))
-        return True
+        def finish(message: Message) -> None:
+            work.arrived(*_names(message), message.id.decode())
+            work.finishing(*_names(message))
+            client.send(fin(message.id))
+            finished.append(_names(message))
 
-    _drain(nsqd, "work", finish_next)
+        drain(nsqd, "work", client, finish)
     work.are_finished(finished)
     if left := work.left():
         raise Violation(f"work: {len(left)} messages are lost: {left[:20]}")
     quiet: Counter[int] = Counter()
-    for name, got in (("other", outcome.other), ("quiet", quiet)):
-        _drain(nsqd, name, lambda client, got=got: _finish_next(client, got, 0.05))  # type: ignore[misc]
+    for name, got in (("other", run.other), ("quiet", quiet)):
+        with _consumer(nsqd, name) as client:
+            drain(nsqd, name, client, partial(_finish, client, got))
         if lost := [number for number, it in work.known.items() if it.is_acknowledged and not got[number]]:
             raise Violation(f"{name}: {len(lost)} messages are lost: {lost[:20]}")
     if twice := [number for number, count in quiet.items() if count > 1]:
         raise Violation(f"quiet: messages came twice: {twice[:20]}")
-    nsqd.restart()
-    for name in ("work", "other", "quiet"):
-        if (shown := nsqd.channel("t", name))["depth"]:
-            raise Violation(f"finished messages came back: {shown}")
-
-
-def _drain(nsqd: Nsqd, name: str, finish_next: Callable[[Consumer], bool]) -> None:
-    deadline = time.monotonic() + _BUSY_TIMEOUT
-    with _consumer(nsqd, name) as client:
-        while True:
-            if finish_next(client):
-                continue
-            client.in_step()
-            left = nsqd.channel("t", name)
-            if not any(left[count] for count in ("depth", "in_flight_count", "deferred_count")):
-                return
-            if time.monotonic() > deadline:
-                raise Violation(f"{name} does not run dry: {left}")
+    check_nothing_comes_back(nsqd, run.channels)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted.planting import bugs_for, with_bug
-from tests.simulation import bury_kills
-from tests.simulation.bury_kills import Outcome
+from tests.simulation.bury_kills import VERBS, BuryKills
 from tests.support.lengths import sized
 
 pytestmark = pytest.mark.slow
@@ -17,10 +16,10 @@ KILLS = sized(short=4, long=50)
 
 
 def test_nothing_buried_is_lost_or_misplaced_by_kills(tmp_path: Path) -> None:
-    outcome = Outcome()
-    bury_kills.run(tmp_path, outcome, kills=KILLS, seed=1)
-    counts = outcome.work.counts
-    assert min(counts[verb] for verb in bury_kills.VERBS) > 0, counts
+    run = BuryKills()
+    run.run(tmp_path, kills=KILLS, seed=1)
+    counts = run.work.counts
+    assert min(counts[verb] for verb in VERBS) > 0, counts
 
 
 VERDICTS = {
@@ -35,4 +34,4 @@ VERDICTS = {
 @pytest.mark.parametrize("bug", bugs_for("burying kills"))
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
     with pytest.raises(AssertionError, match=VERDICTS[bug]):
-        bury_kills.run(tmp_path, Outcome(), kills=KILLS, seed=1, environ=with_bug(bug))  # ends where the bug shows
+        BuryKills().run(tmp_path, kills=KILLS, seed=1, environ=with_bug(bug))  # ends where the bug shows

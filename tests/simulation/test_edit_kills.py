@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted.planting import bugs_for, with_bug
-from tests.simulation import edit_kills
-from tests.simulation.edit_kills import Outcome
+from tests.simulation.edit_kills import EditKills
 from tests.support.lengths import sized
 
 KILLS = sized(short=3, long=50)
@@ -22,10 +21,10 @@ VERDICTS = {
 
 @pytest.mark.slow
 def test_exactly_one_of_two_versions_runs_whatever_a_kill_interrupts(tmp_path: Path) -> None:
-    outcome = Outcome()
-    edit_kills.run(tmp_path, outcome, kills=KILLS, seed=1)
-    assert outcome.work.counts["replaced"] > 0
-    assert outcome.work.counts["run again"] > 0
+    run = EditKills()
+    run.run(tmp_path, kills=KILLS, seed=1)
+    assert run.work.counts["replaced"] > 0
+    assert run.work.counts["run again"] > 0
 
 
 @pytest.mark.slow
@@ -33,4 +32,4 @@ def test_exactly_one_of_two_versions_runs_whatever_a_kill_interrupts(tmp_path: P
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
     with pytest.raises(AssertionError, match=VERDICTS[bug]):
         # Ends where the bug shows. Only some kills come between an edit and its answer.
-        edit_kills.run(tmp_path, Outcome(), kills=4 * KILLS, seed=1, environ=with_bug(bug))
+        EditKills().run(tmp_path, kills=4 * KILLS, seed=1, environ=with_bug(bug))

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted.planting import bugs_for, with_bug
-from tests.simulation import group_kills
-from tests.simulation.group_kills import Outcome
+from tests.simulation.group_kills import GroupKills
 from tests.simulation.group_ledger import FORGETS, TIMES_OUT, GroupLedger
 from tests.simulation.promise import Violation
 from tests.support.lengths import sized
@@ -19,17 +18,17 @@ KILLS = sized(short=3, long=50)
 
 @pytest.mark.slow
 def test_kills_break_neither_order_nor_limit_and_lose_nothing(tmp_path: Path) -> None:
-    outcome = Outcome()
-    group_kills.run(tmp_path, outcome, kills=KILLS, seed=1)
-    assert outcome.ordered.counts["requeued"] > 0
-    assert outcome.ordered.counts["buried"] > 0
+    run = GroupKills()
+    run.run(tmp_path, kills=KILLS, seed=1)
+    assert run.ordered.counts["requeued"] > 0
+    assert run.ordered.counts["buried"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", bugs_for("group kills"))
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
     with pytest.raises(AssertionError, match=r"Violation.*ordered: message .* came, and \d+ is not finished"):
-        group_kills.run(tmp_path, Outcome(), kills=KILLS, seed=1, environ=with_bug(bug))  # ends where the bug shows
+        GroupKills().run(tmp_path, kills=KILLS, seed=1, environ=with_bug(bug))  # ends where the bug shows
 
 
 # Does the ledger notice?

@@ -10,10 +10,12 @@ import trio
 import trio.testing
 
 from nsqadmin.cluster.model import BuriedReason, ChannelNode, Snapshot
-from nsqadmin.upstream.burial_survey import BurialSurvey
+from nsqadmin.upstream.burial_survey import burial_survey
+from nsqadmin.upstream.channel_survey import ChannelSurvey
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from tests.support.picture import channel, channel_node, node, snapshot, topic
 
+BurialSurvey = ChannelSurvey[tuple[BuriedReason, ...]]
 Look = Callable[[BurialSurvey, "Nodes"], Awaitable[None]]
 
 
@@ -45,7 +47,7 @@ def picture(recent: int = 7) -> Snapshot:
 
 def surveyed(look: Look, *, shows_texts: bool = True) -> None:
     nodes = Nodes()
-    survey = BurialSurvey(cast("Upstream", nodes), shows_texts=shows_texts)
+    survey = burial_survey(cast("Upstream", nodes), shows_texts=shows_texts)
     trio.run(look, survey, nodes, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
@@ -63,19 +65,6 @@ def test_reasons_that_differ_in_a_number_are_one() -> None:
         customers = BuriedReason(pattern="no such customer: *", count=7)
         assert first.buried_reasons == (customers, BuriedReason(pattern="5 attempts, the last one timed out", count=5))
         assert second.buried_reasons == ()
-
-    surveyed(look)
-
-
-def test_nodes_are_asked_every_fifteen_seconds_while_they_bury() -> None:
-    async def look(survey: BurialSurvey, nodes: Nodes) -> None:
-        for _ in range(4):
-            await sweep(survey, picture())
-            await trio.sleep(5)
-        assert len(nodes.asked) == 2
-        await trio.sleep(15)
-        first, _ = await sweep(survey, picture(recent=0))
-        assert (len(nodes.asked), first.buried_reasons) == (2, ())
 
     surveyed(look)
 

@@ -11,10 +11,12 @@ import trio.testing
 
 from nsqadmin.cluster.message_groups import MessageGroup, NodeGroups
 from nsqadmin.cluster.model import Snapshot
-from nsqadmin.upstream.group_survey import GroupSurvey
+from nsqadmin.upstream.channel_survey import ChannelSurvey
+from nsqadmin.upstream.group_survey import group_survey
 from nsqadmin.upstream.groups import GroupQuestions
 from tests.support.picture import channel, channel_node, node, snapshot, topic
 
+GroupSurvey = ChannelSurvey[NodeGroups]
 ACME = MessageGroup(name="acme", held=1_500)
 
 
@@ -22,12 +24,11 @@ class Questions:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str, int]] = []
         self.untold = ""
-        self.seconds = 0.0  # until it answers
 
     async def ask(self, nodes: Sequence[Any], topic: str, channel: str, *, rows: int) -> tuple[NodeGroups, ...]:
         (one,) = nodes
         self.asked.append((one.address, topic, channel, rows))
-        await trio.sleep(self.seconds)
+        await trio.lowlevel.checkpoint()
         if self.untold:
             return (NodeGroups(node=one.address, untold=self.untold),)
         return (NodeGroups(node=one.address, held=1_600, max_held=5_000, largest=(ACME, MessageGroup(name=""))),)
@@ -40,7 +41,7 @@ def picture(held: int = 1_600) -> Snapshot:
 
 def surveyed(look: Callable[[GroupSurvey, Questions], Any], *, shows_names: bool = True) -> None:
     questions = Questions()
-    survey = GroupSurvey(cast("GroupQuestions", questions), shows_names=shows_names)
+    survey = group_survey(cast("GroupQuestions", questions), shows_names=shows_names)
     trio.run(look, survey, questions, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
@@ -53,46 +54,20 @@ async def sweep(survey: GroupSurvey, shown: Snapshot) -> Any:
     return topics[0].channels[0].nodes
 
 
-def test_a_node_that_holds_many_is_asked_now_and_then() -> None:
+def test_nodes_that_hold_many_are_asked_for_their_largest_groups() -> None:
     async def look(survey: GroupSurvey, questions: Questions) -> None:
         first, second = await sweep(survey, picture())
         assert (first.max_held, [it.name for it in first.largest_groups]) == (5_000, ["acme", ""])
         assert second.largest_groups == ()
-        await sweep(survey, picture())
         assert questions.asked == [("n1:4151", "t", "c", 3)]
         questions.untold = "it does not answer"
         await trio.sleep(20)
         first, _ = await sweep(survey, picture())
         assert len(questions.asked) == 2
         assert first.largest_groups  # as last known
-
-    surveyed(look)
-
-
-def test_a_slow_node_is_not_asked_again_before_it_answers() -> None:
-    """Otherwise questions would pile up: all channels together have only so many at a time."""
-
-    async def look(survey: GroupSurvey, questions: Questions) -> None:
-        questions.seconds = 50.0
-        async with trio.open_nursery() as nursery:
-            for _ in range(4):
-                survey.start(nursery, picture())
-                await trio.sleep(20)
-            assert len(questions.asked) == 2
-
-    surveyed(look)
-
-
-def test_what_is_no_longer_held_is_forgotten() -> None:
-    async def look(survey: GroupSurvey, questions: Questions) -> None:
-        await sweep(survey, picture())
-        first, _ = await sweep(survey, picture(held=0))
-        assert first.largest_groups == ()
         await trio.sleep(20)
         await sweep(survey, picture(held=999))
-        assert len(questions.asked) == 1
-        first, _ = await sweep(survey, picture())
-        assert first.largest_groups == ()
+        assert len(questions.asked) == 2
 
     surveyed(look)
 

@@ -259,6 +259,27 @@ def test_a_redelivery_leaves_out_what_was_replaced() -> None:
     assert sorted(comes_to(node, "c")) == [b"A", b"b"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_was_replaced_does_not_run_again_while_a_compacted_file_has_it(restarts: bool) -> None:
+    """Another channel still needs it, so it can be read although its segment has gone."""
+    node = node_with(b"a", b"b", b"c")
+    backlog = operator_actions.backlog(channel_of(node), 100)
+    assert backlog is not None
+    run(node, 0)
+    assert sorted(comes_to(node, "c")) == [b"A", b"b", b"c"]
+    log = node.store.logs["t"]
+    log.first, log.compacted = 1, [0]
+    if restarts:
+        rotate(node)
+        node.crash()
+    else:
+        run(node, 1, again=True)
+    assert operator_actions.redeliver(channel_of(node), [0]).redelivered == 0
+    operator_actions.restore_backlog(channel_of(node), backlog, 100)
+    node.turn()
+    assert b"a" not in comes_to(node, "c")
+
+
 # A topic that is paused
 
 

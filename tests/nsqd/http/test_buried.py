@@ -14,8 +14,9 @@ from nsqd.broker.batch import Batch
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.rules import ChannelRules, Overflow
-from nsqd.http.buried import MOST_LINES, BuriedEndpoints
+from nsqd.http.buried import BuriedEndpoints
 from nsqd.http.calls import Calls
+from nsqd.http.lines import MOST_LINES
 from tests.nsqd.http.conftest import Nsqd
 from tests.nsqd.http.fake_history import no_history
 from tests.nsqd.http.whole.test_stats import CLIENT

@@ -138,6 +138,25 @@ def test_copies_are_compacted_as_copies(nsqd: Nsqd) -> None:
     assert take(nsqd, "a", 1) == [(b"TWO", 1)]
 
 
+def test_what_was_replaced_does_not_run_again_while_another_channel_needs_it(nsqd: Nsqd) -> None:
+    publish(nsqd, "one")
+    for channel in ("a", "b"):
+        take(nsqd, channel, 1, reason="bad")
+    edit(nsqd, "ONE", sequence=0)
+    for _ in range(4):
+        publish(nsqd, "." * 2_000)
+    for channel, count in (("a", 5), ("b", 4)):
+        take(nsqd, channel, count)
+    log = nsqd.data_path / "topics"
+    eventually(lambda: any(it.name.startswith("carried") for it in log.rglob("*")), timeout=30)
+    publish(nsqd, "two")
+    edit(nsqd, "TWO", sequence=6)
+    assert take(nsqd, "a", 1) == [(b"TWO", 1)]
+    answer = nsqd.http("POST", "/channel/redeliver?topic=t&channel=a&sequence=0").json
+    assert (answer["redelivered"], counts(nsqd, "a")) == (0, (0, 0))
+    assert counts(nsqd, "b") == (1, 1)
+
+
 def test_the_journal_of_changes_says_who_has_edited_what(nsqd: Nsqd) -> None:
     publish(nsqd, "one")
     edit(nsqd, "ONE", sequence=0)
