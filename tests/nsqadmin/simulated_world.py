@@ -150,7 +150,9 @@ class _Channel:
 class Node:
     """One nsqd."""
 
-    def __init__(self, name: str, policies: dict[tuple[str, str], dict[str, float]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, policies: dict[tuple[str, str], dict[str, float]], clock: Callable[[], float]
+    ) -> None:
         self.address = f"{name}:4151"
         self.is_hung = False
         self.is_running = True
@@ -327,7 +329,9 @@ class World:
 
         trio.run(main, clock=self._clock)
 
-    async def _sample(self, upstream: Upstream, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def _sample(
+        self, upstream: Upstream, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         self.sampler = Sampler(lambda: self.options, upstream, self.activity, wall=lambda: self.now)
         if self._kept is not None:
             charts, nodes, upkeep, book = self._kept
