@@ -264,7 +264,7 @@ class Options(BaseOptions):
             name, sign, _ = text.partition("=")
             if not sign or not name or name in _OURS_IN_A_LOGIN:
                 raise StartupError(
-                    f"failed to parse --oidc-authorization-parameter ({text}) - expected NAME=VALUE, not one of ours"
+                    f"failed to parse --oidc-authorization-parameter ({text}) - expected NAME=VALUE, with a name that nsqadmin does not set itself"
                 )
         if "openid" not in self.oidc_scope:
             raise StartupError("--oidc-scope needs openid, too")

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def routes(flow: LoginFlow, access: Access, painter: Painter, *, has_passwords: bool) -> list[Route]:
-    """`has_passwords` says whether there are local accounts, too."""
+    """Return the routes of these pages. `has_passwords`: there are local accounts, too."""
     pages = _LoginPages(flow, access, painter, has_passwords=has_passwords)
     found = [
         Route("GET", LOGIN, pages.login, public=True),

@@ -74,6 +74,8 @@ class KeptNodes:
             producers=None,
             has_clients=False,
             version=announced.version,
+            release=str(raw.get("release") or ""),
+            policy_digest=raw.get("policy_digest"),  # or the others' files would be compared without this one
             start_time=raw["start_time"],
             remote=from_json(RemoteCopy, raw["remote"]) if raw.get("remote") is not None else None,
         )
@@ -88,6 +90,8 @@ def _dumped(node: AskedNode, answer: NodeAnswer) -> dict[str, Any]:
         "answered_at": node.answered_at,
         "has_history": node.has_history,
         "start_time": answer.start_time,
+        "release": answer.release,
+        "policy_digest": answer.policy_digest,
         "remote": to_json(answer.remote) if answer.remote is not None else None,
         "topics": partial(_dumped_topics, answer.topics),
     }

@@ -198,10 +198,12 @@ class Verdicts:
     def _news(self, fault: Fault) -> Iterator[str]:
         """Find what listeners were told of a death, other than its beginning and its end."""
         assert fault.ended is not None
+        until = fault.ended + self._closed
+        until = max([until, *(at + self._closed for at in self.restarts if fault.ended <= at <= until)])
         kinds = [
             change.kind.value
             for change in self.world.changes
-            if fault.began <= change.at <= fault.ended + self._closed and _is_about_death(change, fault.subject)
+            if fault.began <= change.at <= until and _is_about_death(change, fault.subject)
         ]
         if kinds == ["opened"] and any(_is_recurring(fault.ended, it) for it in self._openings_of(fault.subject)):
             return

@@ -129,6 +129,7 @@ def test_a_key_is_chosen_by_its_id_and_only_for_what_it_is_made_for() -> None:
         rsa(kid="a", alg="RS512"),
         rsa(kid="a", n=7),
         {"kty": "oct", "kid": "a", "k": "AAAA"},
+        rsa(kid="a") | {"kty": "oct"},
         {"kty": "EC", "kid": "a", "crv": "P-256"},
         {"kid": "a"},
         "a",

@@ -481,6 +481,25 @@ async def test_a_lost_answer_does_not_lose_the_new_refresh_token(world: World) -
 
 
 @in_world
+async def test_a_new_refresh_token_is_kept_though_the_next_step_fails(world: World) -> None:
+    world.provider.sends_id_token = False
+    browser = world.browser()
+    await browser.log_in()
+
+    async def is_half_away(path: str) -> None:
+        if path == "/userinfo":
+            raise OSError("connection refused")
+
+    world.provider.before = is_half_away
+    world.pass_time(300)
+    assert (await browser.me())["user"] == "ana@example.com"
+    world.provider.before = None
+    for _ in range(2):
+        world.pass_time(1800)  # the provider knows only the newest token
+        assert (await browser.me())["user"] == "ana@example.com"
+
+
+@in_world
 async def test_two_nsqadmins_take_turns_with_one_refresh_token(world: World) -> None:
     keys = str(world.file("keys", b64encode(bytes(32)).decode()))
     sites = [world.site(session_key_file=keys) for _ in range(2)]
@@ -559,6 +578,22 @@ async def test_one_user_whom_the_provider_serves_badly_does_not_keep_others_from
     await ana.me()
     world.provider.refuses = ""
     world.provider.user |= {"groups": []}
+    assert (await eve.me())["groups"] == []
+
+
+@in_world
+async def test_one_user_of_whom_the_provider_tells_nothing_does_not_keep_others_from_being_confirmed(
+    world: World,
+) -> None:
+    site = world.site()
+    ana, eve = world.browser(site), world.browser(site)
+    await ana.log_in()
+    world.provider.user = {"sub": "u-2", "email": "eve@example.com", "groups": ["sre"]}
+    await eve.log_in()
+    world.pass_time(300)
+    world.provider.user |= {"groups": ["sre"], "name": "x" * 300_000}  # more than we read
+    assert (await ana.me())["user"] == "ana@example.com"
+    world.provider.user = {"sub": "u-2", "email": "eve@example.com", "groups": []}
     assert (await eve.me())["groups"] == []
 
 

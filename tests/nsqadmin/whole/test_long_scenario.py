@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.nsqadmin.scenario import HOUR, run_in
+from tests.nsqadmin.scenario import HOUR, run_drawn, run_in, run_simulated
 from tests.nsqadmin.steered_world import Consumer, Publisher, World
 from tests.nsqadmin.verdicts import Verdicts
 from tests.support.process import needs_module
@@ -18,6 +18,17 @@ RUN_TIME = 1800.0  # seconds
 
 def test_no_verdict_improves_and_no_incident_disappears_before_its_cause_is_gone(tmp_path: Path) -> None:
     assert run_in(tmp_path, HOUR, tick=15.0) == []
+
+
+def test_no_verdict_improves_in_a_simulated_hour_with_restarts_deploys_and_an_old_node() -> None:
+    """The long form draws others, and longer ones: `scripts/test-long verdicts`."""
+    assert run_drawn(1, minutes=60, tick=20.0) == []
+
+
+def test_a_restart_while_a_node_is_silent_accuses_no_other_node() -> None:
+    """The file of the silent node was forgotten, so two of three files were in a tie."""
+    steps = ((3, "1 differs"), (6, "3 hangs"), (7, "nsqadmin restarts"), (12, "3 back"), (14, "1 differs over"))
+    assert run_simulated((*steps, (18, "the end")), tick=20.0) == []
 
 
 def test_a_healthy_hour_has_no_incident_nor_have_jobs_of_half_an_hour_whose_worker_touches_them(tmp_path: Path) -> None:
