@@ -121,7 +121,8 @@ class Scenario:
                 await self._take(words)
 
         self.world.run(taken)
-        names = {node.address: f"node {number}" for number, node in enumerate(self.world.nodes, 1)}
+        addresses = [node.address for node in self.world.nodes]
+        names = {address: f"node {number}" for number, address in enumerate(addresses, 1)}
         failures = self.verdicts.failures()
         for address, name in names.items():
             failures = [text.replace(address, name) for text in failures]

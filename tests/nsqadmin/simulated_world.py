@@ -277,7 +277,7 @@ class _SimulatedUpstream(Upstream):
     async def stream(self, address: str, target: str, **_: object) -> AsyncIterator[Streamed]:
         await self._reached(address)
         raise UpstreamError("404 page not found", status=404)
-        yield  # type: ignore[unreachable]
+        yield
 
     async def post(self, address: str, target: str, body: bytes = b"", *, is_lookupd: bool = False) -> bytes:
         await self._reached(address)

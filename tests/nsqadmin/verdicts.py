@@ -70,6 +70,7 @@ class Seen:
     titles: dict[str, str]  # of the incident with the worst finding
     began: dict[str, tuple[float, bool]]  # of the incident of each node that doesn't answer
     families: set[tuple[str, Family]]  # of the findings about each subject
+    recurring: set[str]  # subjects of which something comes and goes, as nsqadmin says
 
 
 @dataclass(slots=True)
@@ -130,7 +131,7 @@ class Verdicts:
     def _see(self, snapshot: Snapshot) -> None:
         changes, self._read = self.world.changes[self._read :], len(self.world.changes)
         self.posts += self._ledger.posts_for(changes, self.world.book.present, snapshot.taken_at)
-        seen = Seen(snapshot.taken_at, {}, {}, {}, {}, set())
+        seen = Seen(snapshot.taken_at, {}, {}, {}, {}, set(), set())
         silent = {node.address for node in snapshot.nodes if not node.is_reachable}
         for it in self.world.book.open():
             self._add(it, seen, silent)
@@ -146,6 +147,7 @@ class Verdicts:
             if rank is None:
                 continue
             seen.families.add((subject, it.incident.cause.family))
+            seen.recurring.update((subject,) if finding.is_recurring else ())
             where = seen.muted if it.state == "muted" else seen.said
             if rank < where.get(subject, _WELL):
                 where[subject] = rank
@@ -199,7 +201,8 @@ class Verdicts:
         """Find what listeners were told of a death, other than its beginning and its end."""
         assert fault.ended is not None
         until = fault.ended + self._closed
-        until = max([until, *(at + self._closed for at in self.restarts if fault.ended <= at <= until)])
+        for at in self.restarts:
+            until = at + self._closed if fault.ended <= at <= until else until
         kinds = [
             change.kind.value
             for change in self.world.changes
@@ -235,7 +238,7 @@ class Verdicts:
             for seen in self.seen
             for subject in {**seen.said, **seen.muted}
             if not any(begin <= seen.at <= end for begin, end in spans[subject])
-            and not any(self._comes_and_goes(seen.at, times, spans[subject]) for times in opened[subject])
+            and not (subject in seen.recurring and self._comes_and_goes(seen.at, opened[subject], spans[subject]))
         )
         for subject, families in opened.items():
             for times in families:
@@ -243,9 +246,10 @@ class Verdicts:
                 if most > MOST_OPENED:
                     yield f"{subject}: opened {most} times within an hour: {', '.join(map(_minute, times))}"
 
-    def _comes_and_goes(self, at: float, opened: list[float], spans: list[tuple[float, float]]) -> bool:
-        """Return True if something may still be said because it has come back twice within an hour."""
-        return any(end < at <= self._said_until(end + QUIET) and _is_recurring(end, opened) for _, end in spans)
+    def _comes_and_goes(self, at: float, families: list[list[float]], spans: list[tuple[float, float]]) -> bool:
+        """Return True if something may still be said because it has come back at least twice."""
+        returns = max(sum(it <= at for it in times[1:]) for times in families)
+        return returns >= RECURRING and any(end < at <= self._said_until(end + QUIET) for _, end in spans)
 
     def _openings_of(self, subject: str) -> list[list[float]]:
         """Return when something was said about it, right after nothing was, for each family."""

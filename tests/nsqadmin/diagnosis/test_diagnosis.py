@@ -273,7 +273,7 @@ def test_d7_tells_that_it_may_have_begun_before_nsqadmin() -> None:
 
 @pytest.mark.parametrize("age", [None, 1700.0], ids=["NSQ's nsqd", "an earlier one of ours"])
 def test_d42_where_an_nsqd_does_not_report_touches_nothing_finished_may_be_long_work(age: float | None) -> None:
-    fields = {"oldest_in_flight": age, "reports_touches": False}
+    fields: dict[str, Any] = {"oldest_in_flight": age, "reports_touches": False}
     finding = only(stuck(stalled(1700.0, has_held_up=True), **fields))
     assert (finding.rule, finding.severity) == ("D42", Severity.INFO)
     assert finding.verdict == (
