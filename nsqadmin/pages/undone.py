@@ -15,6 +15,8 @@ from nsqadmin.pages.error import Failure, error_page
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -38,41 +40,38 @@ class _UndonePages:
         """Undo the action of each `record=`, and show what came back."""
         snapshot = await self._painter.picture(request)
         ids = list(dict.fromkeys((await lists_of(request)).get("record", ()))) or [""]
-        rows: list[Undone] = []
-        records: list[UndoRecord] = []
-        retry: list[UndoRecord] = []
-        refused: list[HttpError] = []
-        for record_id in ids:
-            try:
-                record, undone = await undo(self._services, request, record_id)
-            except HttpError as error:
-                refused.append(error)
-                continue
-            records.append(record)
-            rows += (
-                [replace(row, node=f"{record.action.name} on {row.node}") for row in undone] if len(ids) > 1 else undone
-            )
-            if any(row.can_retry for row in undone):
-                retry.append(record)
-        if not records:
+        undone, refused = await self._undone(request, ids)
+        if not undone:
             return self._refusal(request, snapshot, refused[0])
-        action = records[0].action
+        is_one, links, action = len(ids) == 1, self._painter.links, undone[0][0].action
+        rows = [row if is_one else _named(record, row) for record, of_one in undone for row in of_one]
         restored = sum(row.restored for row in rows)
         text = f"{numbers.several(restored, 'message')} {'is' if restored == 1 else 'are'} back."
-        reasons = dict.fromkeys(_reason_of(error) for error in refused)
+        reasons = dict.fromkeys(map(_reason_of, refused))
         return self._painter.page(
             request,
             "undone.html",
             snapshot,
-            headline=f"Undo: {records[0].words}" if len(records) == 1 else f"Undo {len(records):,} actions",
+            headline=f"Undo: {undone[0][0].words}" if is_one else f"Undo {len(ids):,} actions",
             result="partly" if refused else result_of(rows),
             text=" ".join((text, *(f"Not everything was undone: {reason}." for reason in reasons))),
             rows=rows,
-            retry=retry,
-            done=self._painter.links.about(action.topic, action.channel, "")
-            if len(ids) == 1
-            else self._painter.links.to("/topics"),
+            retry=[record for record, of_one in undone if any(row.can_retry for row in of_one)],
+            done=links.about(action.topic, action.channel, "") if is_one else links.to("/topics"),
         )
+
+    async def _undone(
+        self, request: Request, ids: Sequence[str]
+    ) -> tuple[list[tuple[UndoRecord, tuple[Undone, ...]]], list[HttpError]]:
+        """Return each record that could be undone, with the nodes' results, and why the others could not."""
+        undone: list[tuple[UndoRecord, tuple[Undone, ...]]] = []
+        refused: list[HttpError] = []
+        for record_id in ids:
+            try:
+                undone.append(await undo(self._services, request, record_id))
+            except HttpError as error:
+                refused.append(error)
+        return undone, refused
 
     def _refusal(self, request: Request, snapshot: Snapshot, error: HttpError) -> Response:
         failure = Failure(
@@ -82,6 +81,10 @@ class _UndonePages:
             links=(("Activity", self._painter.links.to("/activity")),),
         )
         return error_page(self._painter, request, snapshot, failure, status=error.status)
+
+
+def _named(record: UndoRecord, row: Undone) -> Undone:
+    return replace(row, node=f"{record.action.name} on {row.node}")
 
 
 def _reason_of(error: HttpError) -> str:

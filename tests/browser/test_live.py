@@ -460,7 +460,7 @@ def test_inactive_names_are_chosen_and_deleted_together(page: Browser, cluster: 
     page.wait_for_text("left-over-2", "[data-live='inactive']")
     page.run("document.querySelectorAll('[name=pick][value^=left-over]').forEach((it) => it.click())")
     page.click_text("Delete selected", "button")
-    page.wait_for_text("Delete 2 topics", "h1")
+    page.wait_for_text("Delete 2 topics", "#dialog h1")
     page.click("#sheet .final")
     page.wait("document.querySelector('[data-receipt]')")
     assert set(cluster.lookupds[1].get("/topics")["topics"]).isdisjoint({"left-over-1", "left-over-2"})

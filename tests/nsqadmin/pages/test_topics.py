@@ -103,3 +103,13 @@ def test_topics_between_workers_are_folded_away_until_one_looks_for_them() -> No
     assert names(page_of(shown, sort="-state")) == ["mails"]
     assert names(page_of(shown, "state:internal")) == [mailbox]
     assert names(page_of(shown, "pidbox")) == [mailbox]
+
+
+def test_a_topic_above_channels_that_match_is_only_their_context() -> None:
+    shown = snapshot(
+        topic(channel(topic="orders", name="billing"), channel(topic="orders", name="audit"), name="orders")
+    )
+    (row,) = page_of(shown, "billing").rows
+    assert ([it.channel.name for it in row.channels], row.is_context) == (["billing"], True)
+    (row,) = page_of(shown, "orders").rows
+    assert (len(row.channels), row.is_context) == (2, False)
