@@ -213,7 +213,7 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 async def _login_needed(request: Request, error: Exception) -> Response:
     assert isinstance(error, LoginNeeded)
-    if error.page and is_navigation(request):
+    if error.page and _is_navigation(request):
         return Response(status_code=303, headers={"location": error.page, "cache-control": "no-store"})
     reason = f"log in at {error.page}" if error.page else "log in"
     response = text_answer(f"{error.reason}: {reason}" if error.reason else reason, status=401, v1=False)
@@ -223,7 +223,7 @@ async def _login_needed(request: Request, error: Exception) -> Response:
     return response
 
 
-def is_navigation(request: Request) -> bool:
+def _is_navigation(request: Request) -> bool:
     """Return True if a person opens a page, and not a script, so that a redirect to a login makes sense."""
     mode = request.headers.get("sec-fetch-mode", "navigate")  # missing over plain HTTP
     return request.method == "GET" and mode == "navigate" and "text/html" in request.headers.get("accept", "")

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 EXTRA: Final = "admin-oidc"
 _NEEDED: Final = ("joserfc", "cryptography")
+_NONE: Final = ""
 _RETRY: Final = 15.0  # seconds until we ask a provider again that hasn't answered
 _MOST_USED: Final = 10_000  # states of finished logins that we remember
 _MOST_PAUSES: Final = 10_000
@@ -320,8 +321,8 @@ class LoginFlow:
         asks, and gets the new cookie.
         """
         newest = self.book.newest(session)
-        if newest is None:
-            return 0.0
+        if newest is None or (newest.user, newest.groups) != (session.user, session.groups):
+            return 0.0  # its rights have changed, perhaps between the beginning of the request and that of the answer
         now, end = self._clock(), newest.ends_at(self._longest)
         if until_asking:
             end = min(end, max(newest.asks_at(self._longest), self._pause_of(newest)))
@@ -425,7 +426,7 @@ class LoginFlow:
         value = sealer.seal(session.dump())
         if len(value) > MOST and session.refresh_token:
             log.warning("OIDC: a refresh token of %d bytes is too long for a cookie", len(session.refresh_token))
-            value = sealer.seal(replace(session, refresh_token="").dump())
+            value = sealer.seal(replace(session, refresh_token=_NONE).dump())
         if len(value) > MOST:
             raise LoginFailed("You are in more groups of the roles file than fit into a cookie.")
         return self.cookies.set_session(value)

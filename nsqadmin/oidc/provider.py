@@ -152,8 +152,7 @@ class Provider:
         """Tell the provider to forget a refresh token, if it can. Raise ProviderAway or Refused."""
         metadata = await self.metadata()
         if metadata.revocation_endpoint:
-            fields = {"token": refresh_token, "token_type_hint": "refresh_token"}
-            await self._post(metadata, metadata.revocation_endpoint, fields, self._at_once)
+            await self._post(metadata, metadata.revocation_endpoint, {"token": refresh_token}, self._at_once)
 
     async def userinfo(self, access_token: str, subject: str) -> Claims:
         """Return the claims of the userinfo endpoint, {} if there is none. Raise ProviderAway or BadToken."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -13,7 +14,6 @@ import trio
 import trio.testing
 
 from nsqadmin.accounts import Secret
-from nsqadmin.oidc import login_flow
 from nsqadmin.oidc.session import Session
 from nsqcommon.startup import StartupError
 from tests.nsqadmin.oidc.world import NOW, Answer, Browser, World, by_hmac, captured, in_world, unsigned
@@ -730,10 +730,9 @@ async def test_the_live_stream_ends_when_the_provider_has_to_be_asked_and_is_ope
 
 @in_world
 async def test_a_missing_package_is_named_with_its_extra(world: World) -> None:
-    find = login_flow.find_spec
     expected = r"--oidc-issuer needs joserfc, which comes with: .*\[admin-oidc\]"
     with (
-        patch.object(login_flow, "find_spec", lambda name: None if name == "joserfc" else find(name)),
+        patch("nsqadmin.oidc.login_flow.find_spec", lambda name: None if name == "joserfc" else find_spec(name)),
         pytest.raises(StartupError, match=expected),
     ):
         world.site()
