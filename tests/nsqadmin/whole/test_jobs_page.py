@@ -445,7 +445,7 @@ def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
             client.send(bury(it.id, f"ValueError: {number % 2}"))
         eventually(lambda: one.channel("slow", "jobs").get("buried_count") == 20)
     eventually(lambda: shop.tasks().get("slow", {}).get("failed") == exactly(20))
-    form = {"topic": "slow", "channel": "jobs", "task": "slow", "rate": "1", "reason": "ValueError: 1"}
+    form = {"topic": "slow", "channel": "jobs", "task": "slow", "rate": "0.1", "reason": "ValueError: 1"}
     assert "Retry 10 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form)}")
     assert "Retry 3 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form | {'limit': '3'})}")
     receipt = shop.post("/actions/retry_task", form)
@@ -453,15 +453,15 @@ def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
     assert "of 10 jobs retried" in receipt
     page = shop.text("/jobs/task?name=slow")
     assert "data-hurries" in page
-    assert "1/s" in page
+    assert "0.1/s" in page
     assert "A retry of this task is running" in shop.post("/actions/retry_task", form, 409)
     stopped = shop.post("/actions/stop_retry", {"topic": "slow", "retry": hidden(page)["retry"]})
     assert "Stopped:" in stopped
     done = one.channel("slow", "jobs")["depth"]
     assert f"{done} job" in stopped
-    assert 1 <= done <= 3
+    assert 1 <= done <= 3  # on a busy machine
     said = json.dumps(shop.admin.json("GET", "/api/v2/activity").json)
-    assert f"retried {done} failed jobs of one task of slow/jobs at 1 a second, then stopped" in said
+    assert f"retried {done} failed jobs of one task of slow/jobs at 0.1 a second, then stopped" in said
 
 
 def test_a_job_that_raised_after_its_acknowledgement_is_run_again_from_the_page_of_jobs(shop: Shop) -> None:

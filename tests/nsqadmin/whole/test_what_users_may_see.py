@@ -400,6 +400,7 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {
     "/actions/publish": tuple(f"topic={t}" for t, _ in BOTH),
     "/actions/replay": tuple(f"topic={t}&node={{node}}&first=0&end=3" for t, _ in BOTH),
     "/actions/edit": tuple(f"topic={t}&channel={c}&node={{node}}&sequence=0" for t, c in BOTH),
+    "/actions/redeliver": tuple(f"topic={t}&channel={c}&task=t" for t, c in BOTH),
     "/actions/retry_task": tuple(f"topic={t}&channel={c}&task=t" for t, c in BOTH),
     "/actions/kick_buried": tuple(f"topic={t}&channel={c}{{reason}}" for t, c in BOTH),
     "/actions/discard_buried": tuple(f"topic={t}&channel={c}{{reason}}" for t, c in BOTH),
@@ -410,6 +411,7 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {
 # Routes that need not answer the administrator with 200, and why.
 REFUSED: Final = {
     "/api/graphite": "there is no graphite",
+    "/actions/redeliver": "no worker has reported a failed job",
 }
 # What is sent to change something, by route. Nothing of `orders` is deleted: the walk has to go on.
 _here: Final = tuple({"topic": t, "channel": c} for t, c in BOTH)
