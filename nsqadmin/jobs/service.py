@@ -109,7 +109,7 @@ class Jobs:
         try:
             began = trio.current_time()
             snapshot = self._view.snapshot
-            reported = {name for _, name in self.book.names()}
+            reported = {name for name, _, _ in self.book.queues_by_task()}
             found = await self._surveyor.survey(snapshot, queues_of(snapshot, self.book.queues()), reported)
             self._read_at = trio.current_time()
             self._survey = SurveyResult(queues=tuple(found), taken_at=time(), took=self._read_at - began)

@@ -55,6 +55,7 @@ def site(picture: Snapshot | None = None, *, is_live: bool = True) -> Starlette:
         settings=Settings(options),
         view=view,
         policy=Policy(),
+        access=none,
         hub=none,
         incidents=book,
         activity=activity,

@@ -97,10 +97,13 @@ class Site:
         from nsqadmin.actions.audit import ActivityLog
         from nsqadmin.daemon import _app, _still_services
         from nsqadmin.http.config import Settings
-        from nsqadmin.http.login import read_policy
+        from nsqadmin.http.login import Access, read_policy
 
         options = Options(snapshot="it")
-        self._app = _app(_still_services(Settings(options), read_policy(options), ActivityLog(), SavedView(shown), ()))
+        policy = read_policy(options)
+        access = Access(options, lambda: policy, {})
+        services = _still_services(Settings(options), policy, access, ActivityLog(), SavedView(shown), ())
+        self._app = _app(services)
 
     def get(self, target: str) -> tuple[str, int]:
         """Return the page, and its size when it is compressed."""
