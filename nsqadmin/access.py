@@ -31,6 +31,8 @@ _INCLUDED: Final[Mapping[Right, frozenset[Right]]] = {
     Right.ADMIN: frozenset(Right),
 }
 EVERYTHING: Final = "*"
+EDIT: Final = "edit"  # the action that replaces a message by an edited copy, in addresses and in the audit log
+_NEEDED_TO_EDIT: Final = (Right.PAYLOAD, Right.PUBLISH, Right.OPERATE)
 _WITHHELD: Final = "an error, whose words are shown to users who see all topics"
 
 
@@ -83,6 +85,14 @@ class Identity:
         if any(right in role.can and EVERYTHING in role.topics for role in self.roles):
             return ""
         return self._lacks(right, "all topics")
+
+    def why_not_edit(self, topic: str) -> str:
+        """Return why the user may not edit messages of a topic; "": they may.
+
+        Masked text is no exception: a user without `payload` would overwrite the hidden parts with ***, or could find
+        out which text is hidden by changing what is around it.
+        """
+        return next((why for right in _NEEDED_TO_EDIT if (why := self.why_not(right, topic))), "")
 
     def _lacks(self, right: Right, what: str) -> str:
         who = f"{self.user} does" if self.user else "you do"

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from nsqadmin.access import Right
 from nsqadmin.actions.execution import may_follow
 from nsqadmin.messages.lists import text_in, whole_in
 from nsqadmin.messages.reading import ANOTHER_LOG, why
@@ -19,10 +18,8 @@ from nsqadmin.upstream.client import UpstreamError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsqadmin.access import Identity
     from nsqadmin.upstream.client import Upstream
 
-NAME: Final = "edit"  # of the action, in addresses and in the audit log
 _NO_ANSWER: Final = "it did not confirm in time. It may have run the copy: send it again, it runs only once"
 _NONSENSE: Final = (KeyError, TypeError, ValueError, RecursionError)
 _OF_A_JOB: Final = "job-eta"  # header: when the old message was due, which the copy isn't
@@ -47,7 +44,6 @@ _PLACES: Final[Mapping[str, str]] = {
     "replaced": "an edited copy has replaced it already",
     "not_released": "the topic is paused, so no channel has it yet",
 }
-_RIGHTS: Final = (Right.PAYLOAD, Right.PUBLISH, Right.OPERATE)
 REPEATABLE: Final = frozenset(("finished", "replaced"))  # places of a message of which one can run a copy in addition
 
 
@@ -126,15 +122,6 @@ class Editor:
             raise refusal from error
         except _NONSENSE as error:
             raise CannotRun("BAD_ANSWER", f"its answer cannot be read: {error!r:.200}") from error
-
-
-def why_not_edit(identity: Identity, topic: str) -> str:
-    """Return why the user may not edit messages of a topic; "": they may.
-
-    Masked text is no exception: a user without `payload` would overwrite the hidden parts with ***, or could find out
-    which text is hidden by changing what is around it.
-    """
-    return next((why for right in _RIGHTS if (why := identity.why_not(right, topic))), "")
 
 
 def receipt_in(node: str, raw: Any) -> EditReceipt:

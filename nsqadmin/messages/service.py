@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsqadmin.access import Right
+from nsqadmin.access import EDIT, Right
 from nsqadmin.messages.buried import BURIED
 from nsqadmin.messages.by_id import FoundPlaces, find_message
 from nsqadmin.messages.deferred import DEFERRED
-from nsqadmin.messages.editing import NAME as EDIT
-from nsqadmin.messages.editing import CannotRun, Editor, why_not_edit
+from nsqadmin.messages.editing import CannotRun, Editor
 from nsqadmin.messages.in_flight import IN_FLIGHT
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
@@ -219,7 +218,7 @@ class Messages:
     async def edit(self, wanted: EditedMessage, caller: Caller) -> EditReceipt:
         """Run an edited copy instead of a message. Raise CannotRun, and 403 without the rights."""
         name = f"message {wanted.sequence} of {wanted.topic}/{wanted.channel}"
-        if reason := why_not_edit(caller.identity, wanted.topic):
+        if reason := caller.identity.why_not_edit(wanted.topic):
             text = f"refused to edit {name}: {reason}"
             self._note(caller, EDIT, text, wanted.topic, (), "refused", time(), channel=wanted.channel)
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})

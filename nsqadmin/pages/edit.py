@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.access import Right
+from nsqadmin.access import EDIT, Right
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Paused, Severity
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, require
 from nsqadmin.jobs.editing import BadArguments, Call, CannotEdit, call_in, problem_with_json
 from nsqadmin.messages.deferred_actions import parse_when
-from nsqadmin.messages.editing import NAME, REPEATABLE, CannotRun, EditedMessage, why_not_edit
+from nsqadmin.messages.editing import REPEATABLE, CannotRun, EditedMessage
 from nsqadmin.messages.endpoints import MOST_BODY
 from nsqadmin.messages.lists import BadRequest
 from nsqadmin.pages.error import refusal_page
@@ -48,7 +48,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
     if services.messages is None:
         return []
     pages = _EditPages(services, painter)
-    return [Route("GET", f"/actions/{NAME}", pages.form), Route("POST", f"/actions/{NAME}", pages.run)]
+    return [Route("GET", f"/actions/{EDIT}", pages.form), Route("POST", f"/actions/{EDIT}", pages.run)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class _EditPages:
         """Read the message that the form names. Raise 403, 404, 409, 413."""
         topic = values.get("topic", "")
         identity = require(request, Right.VIEW, topic)
-        if reason := why_not_edit(identity, topic):
+        if reason := identity.why_not_edit(topic):
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         channel = (await self._painter.picture(request)).channel(topic, values.get("channel", ""))
         if channel is None:
@@ -205,7 +205,7 @@ class _EditPages:
             shown={name: text.replace(*_LINE_ENDS) for name, text in shown.items()},
             by_arguments=by_arguments,
             no_call=source.no_call,
-            other_form=self._painter.links.action(NAME, **named, **({"as": "body"} if by_arguments else {}))
+            other_form=self._painter.links.action(EDIT, **named, **({"as": "body"} if by_arguments else {}))
             if call is not None
             else "",
             when=values.get("when", "now"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.access import Right
+from nsqadmin.access import EDIT, Right
 from nsqadmin.actions.plan import Action, Kind
-from nsqadmin.messages import buried_actions, deferred_actions, editing, group_actions
+from nsqadmin.messages import buried_actions, deferred_actions, group_actions
 
 if TYPE_CHECKING:
     from nsqadmin.access import Identity
@@ -63,6 +63,6 @@ def why_not_marked(identity: Identity, it: Open) -> str:
 
 def why_not(identity: Identity, kind: str, topic: str = "") -> str:
     """Return why the user may not do this; "": they may."""
-    if kind == editing.NAME:
-        return editing.why_not_edit(identity, topic)
+    if kind == EDIT:
+        return identity.why_not_edit(topic)
     return identity.why_not(right_of(kind), topic)

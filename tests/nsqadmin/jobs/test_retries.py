@@ -15,10 +15,14 @@ import trio.testing
 from nsqadmin.access import ALL_RIGHTS, Identity, Right, Role
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.cluster.model import Channel
+from nsqadmin.decoding.decoders import Decoders
 from nsqadmin.http.responses import Caller
 from nsqadmin.jobs.retries import CannotRetry, Retries
 from nsqadmin.jobs.retry import FailedReading, Retry, RetryWanted, in_words
 from nsqadmin.jobs.tasks import Quantity, Trust
+from nsqadmin.messages.filters import Filter
+from nsqadmin.messages.looking import Looking
+from nsqadmin.messages.masking import Masking
 from nsqadmin.upstream.client import UpstreamError
 from tests.support.picture import channel, channel_node, node, snapshot, topic
 
@@ -66,8 +70,8 @@ class Nodes:
         for sequence in [it for it in sorted(self.buried[node]) if it > after][:limit]:
             yield self.buried[node][sequence]
 
-    def masked_for(self, _: object, message: Any, __: str) -> Any:
-        return message
+    def look(self, identity: Identity, topic: str, wanted: Filter) -> Looking[Any]:
+        return Looking(Decoders(), Masking(), identity, topic, wanted)
 
     async def post(self, node: str, target: str) -> bytes:
         await trio.sleep(0.001)
