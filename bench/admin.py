@@ -110,7 +110,7 @@ def _publish_orders(nsqd: Broker, count: int) -> None:
 
 def _has_logged(port: int, count: int) -> bool:
     try:
-        return sum(it["next"] for it in json.loads(_get(port, "/api/v2/logs/orders"))["logs"]) == count
+        return bool(sum(it["next"] for it in json.loads(_get(port, "/api/v2/logs/orders"))["logs"]) == count)
     except (OSError, ValueError, KeyError):  # it doesn't know the topic yet
         return False
 

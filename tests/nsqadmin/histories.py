@@ -66,7 +66,9 @@ def written(body: bytes) -> dict[str, str]:
 class Histories:
     """Stands in for `Upstream`, and records what is posted."""
 
-    def __init__(self, decoders: Decoders | None = None, masking: Masking | None = None, **histories: History) -> None:
+    def __init__(
+        self, decoders: Decoders | None = None, masking: Masking | None = None, /, **histories: History
+    ) -> None:
         self._decoders = decoders
         self._masking = masking
         self.nodes = {f"{name}:4151": history for name, history in histories.items()}
