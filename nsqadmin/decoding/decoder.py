@@ -107,6 +107,8 @@ class Decoder:
             raise Undecodable(f"{name}: nested too deep") from None
         except MemoryError:
             raise Undecodable(f"{name}: takes too much memory") from None
+        except Exception as error:  # garbage may make a library raise anything, and it must not hide other messages
+            raise Undecodable(f"{name}: {type(error).__name__}: {error}"[:200]) from error
 
 
 def _only(value: Any, tree: Tree) -> Any:

@@ -204,10 +204,10 @@ class Reader:
         if log.reason:
             return read
         arguments = f"topic={quote_plus(topic)}&channel={quote_plus(channel)}&limit={limit}"
+        looking = self.look(identity, topic, Filter())
         try:
             raw = await self._upstream.get_json(log.node, f"/channel/position?{arguments}")
             attempts = waiting_in(raw)
-            looking = self.look(identity, topic, Filter())
             size = count = 0
             for first, end in runs_of(attempts):
                 if count >= limit or size >= _MOST_BYTES:
@@ -224,11 +224,11 @@ class Reader:
                             size, count = size + message.size, count + 1
                             if count >= limit or size >= _MOST_BYTES:
                                 break
-            read.messages += [it.message for it in await looking.rest() if it.message is not None]
         except UpstreamError as error:
             read.log = replace(log, reason=why(error))
         except Unreadable as error:
             read.log = replace(log, reason=str(error))
+        read.messages += [it.message for it in await looking.rest() if it.message is not None]
         return read
 
     async def lines(self, node: str, topic: str, start: str, more: str) -> AsyncGenerator[dict[str, Any], None]:

@@ -407,6 +407,9 @@ def messages(admin: Asker, node: str) -> None:
     admin.get("/api/v2/search/t?filter=one")
     admin.get("/api/v2/search/t?filter=one&format=ndjson")
     admin.get("/api/v2/search/t?cursor=x")
+    admin.get("/api/v2/search/t?filter=one&format=ndjson&raw=true")
+    for query in (f"node={node}&sequence=0", f"node={node}&sequence=999", "sequence=0", "node=none", "sequence=x"):
+        admin.get(f"/api/v2/body/t?{query}")
     admin.get("/api/v2/tail/t?seconds=1")
     admin.post("/api/v2/publish", {"topic": "t", "body": "five"})
     admin.post("/api/v2/publish", {"topic": "t"})
