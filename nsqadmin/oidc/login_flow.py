@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 EXTRA: Final = "admin-oidc"
 _NEEDED: Final = ("joserfc", "cryptography")
+_MOST_ASKING: Final = TIMEOUT + 2  # seconds to confirm a session, which takes one to four requests
 _NONE: Final = ""
 _RETRY: Final = 15.0  # seconds until we ask a provider again that hasn't answered
 _MOST_USED: Final = 10_000  # states of finished logins that we remember
@@ -338,6 +339,8 @@ class LoginFlow:
     def _over(self, session: Session) -> NoSession:
         if session.refresh_token and self._is_away and self._clock() < session.began + self._longest:
             return NoSession("the provider has not answered for an hour", is_provider_away=True)
+        if not session.refresh_token:
+            return NoSession("an hour has passed since the login")
         return NoSession("it was not used for an hour, or has reached its longest time")
 
     async def _asked(self, session: Session) -> Session | None:
@@ -349,10 +352,10 @@ class LoginFlow:
         try:
             # A request that is cancelled in the middle would lose the new refresh token. But nsqadmin must be able to
             # stop, so there is a limit.
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + TIMEOUT) as scope:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _MOST_ASKING) as scope:
                 await self._ask(session)
             if scope.cancelled_caught:
-                self._pause("", f"no answer within {TIMEOUT:g} s")
+                self._pause(session.id, f"no complete answer within {_MOST_ASKING:g} s")
         finally:
             del self._asking[session.id]
             done.set()
@@ -368,7 +371,7 @@ class LoginFlow:
                 self.book.put(session)
             name, groups = await self._user_now(session, tokens)
         except ProviderAway as error:
-            # Only if nobody gets an answer must others wait: one user must not keep the rights of all from being read.
+            # Others wait only if they would get no answer, either: one user must not keep their rights from being read.
             self._pause("" if error.is_silent else session.id, error)
         except Refused as error:
             if error.code not in _GONE:

@@ -653,7 +653,7 @@ async def test_logging_out_ends_the_session_its_cookie_and_the_refresh_token(wor
     answer = await browser.ask("/logout", "POST", sec_fetch_site="same-origin")
     assert (answer.status, answer.header("location")) == (303, "/logged-out")
     assert browser.cookies == {}
-    assert await browser.me(cookies=kept) == 401, "whoever has copied the cookie is out, too"
+    assert await browser.me(cookies=kept) == 401, "a copy of the cookie is of no use, either"
     assert len(world.provider.revoked) == 1
     page = await browser.open("/logged-out")
     assert "https://idp.example/logout?client_id=nsqadmin&amp;post_logout_redirect_uri=" in page.text
