@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from time import process_time
 from typing import Any
 
@@ -117,15 +118,28 @@ def test_messages_come_out_in_their_order_whichever_of_them_are_decoded() -> Non
 
 def test_a_look_that_was_cancelled_goes_on_where_it_was(protobuf: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsqadmin.messages.looking.SLICE", 0.0)  # each message has a turn of its own
+    in_thread, turns, scope = protobuf.in_thread, 0, trio.CancelScope()
+
+    async def cancelling(work: Callable[[], Any]) -> Any:
+        nonlocal turns
+        done = await in_thread(work)
+        turns += 1
+        if turns % 10 == 0:
+            scope.cancel()
+        return done
+
+    monkeypatch.setattr(protobuf, "in_thread", cancelling)
 
     async def run() -> list[int]:
+        nonlocal scope
         looking = Looking[int](protobuf, Masking(), ALL, "t", parse_filter(""))
         for at in range(40):
             assert await looking.add(at, message(SECRET)) == []
         for _ in range(3):
-            with trio.move_on_after(0.002) as scope:
+            with trio.CancelScope() as scope:
                 await looking.rest()
             assert scope.cancelled_caught
+        assert turns == 30
         return [it.of for it in await looking.rest()]
 
     assert trio.run(run) == list(range(40))
