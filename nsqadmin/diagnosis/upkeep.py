@@ -308,11 +308,12 @@ class _Followed:
     def _note_return(self, found: Sequence[Finding], moment: _Moment) -> None:
         """Remember that something is found again that had ended, or would have ended if it didn't come and go.
 
-        What rests on a silent node may be a consequence of that: if the node comes and goes, its channels don't.
+        A finding about a channel with a silent node may be a consequence of that: if the node comes and goes, its
+        channels don't.
         """
         if self._returned:
             self._returned = tuple(at for at in self._returned if 0 <= moment.now - at < moment.hour)
-        if self._gone_since is None or not any(_counts(it) and not moment.is_silent(it) for it in found):
+        if self._gone_since is None or not any(_counts(it) and not (it.topic and moment.is_silent(it)) for it in found):
             return
         away, has_ended = moment.now - self._gone_since, self._rank == _NOTHING
         if away < moment.hour and (has_ended or away >= moment.hold):

@@ -131,8 +131,14 @@ class Scenario:
     async def _take(self, words: str) -> None:
         match words.split():
             case ["deploy", *over]:
-                if "nobody" not in self._faults and self.world.now - self._nobody_until > 600:
-                    (self._post.join if over else self._post.leave)()
+                # With the others silent, one node without a consumer is D4, which has less patience than D3.
+                if over:
+                    if "nobody" not in self._faults:
+                        self._post.join()
+                elif (
+                    "nobody" not in self._faults and self.world.all_answer and self.world.now - self._nobody_until > 600
+                ):
+                    self._post.leave()
             case [what, "over"]:
                 _, _, mend = self._channels[what]
                 mend()

@@ -308,6 +308,10 @@ class World:
     def now(self) -> float:
         return WALL + self._clock.current_time()
 
+    @property
+    def all_answer(self) -> bool:
+        return all(node.answers for node in self.nodes)
+
     def node(self, address: str) -> Node | None:
         return next((node for node in self.nodes if node.address == address), None)
 

@@ -210,6 +210,10 @@ class World:
         """Minutes since the world began."""
         return (self.now - WALL) / 60
 
+    @property
+    def all_answer(self) -> bool:
+        return all(node.answers for node in self.nodes)
+
     def node(self, address: str) -> Node | None:
         return next((node for node in self.nodes if node.address == address), None)
 

@@ -238,7 +238,7 @@ class Verdicts:
             for seen in self.seen
             for subject in {**seen.said, **seen.muted}
             if not any(begin <= seen.at <= end for begin, end in spans[subject])
-            and not (subject in seen.recurring and self._comes_and_goes(seen.at, opened[subject], spans[subject]))
+            and not self._comes_and_goes(seen.at, subject, opened[subject], spans[subject])
         )
         for subject, families in opened.items():
             for times in families:
@@ -246,10 +246,14 @@ class Verdicts:
                 if most > MOST_OPENED:
                     yield f"{subject}: opened {most} times within an hour: {', '.join(map(_minute, times))}"
 
-    def _comes_and_goes(self, at: float, families: list[list[float]], spans: list[tuple[float, float]]) -> bool:
+    def _comes_and_goes(
+        self, at: float, subject: str, families: list[list[float]], spans: list[tuple[float, float]]
+    ) -> bool:
         """Return True if something may still be said because it has come back at least twice."""
         returns = max(sum(it <= at for it in times[1:]) for times in families)
-        return returns >= RECURRING and any(end < at <= self._said_until(end + QUIET) for _, end in spans)
+        if returns < RECURRING or not any(end < at <= self._said_until(end + QUIET) for _, end in spans):
+            return False
+        return any(subject in seen.recurring for seen in self.seen if at - QUIET <= seen.at <= at)
 
     def _openings_of(self, subject: str) -> list[list[float]]:
         """Return when something was said about it, right after nothing was, for each family."""

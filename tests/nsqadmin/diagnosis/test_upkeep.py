@@ -290,6 +290,14 @@ def test_what_comes_and_goes_says_so_and_is_known_after_a_restart() -> None:
     assert (again.is_held, again.returns, again.since) == (False, 3, NOW + 600)
 
 
+def test_the_channels_of_a_node_that_comes_and_goes_do_not() -> None:
+    upkeep = Upkeep()
+    for at in range(0, 1800, 300):
+        assert D3 in shown(upkeep, at, finding(), silent=SILENT)
+        assert D3 in shown(upkeep, at + 60)
+        assert shown(upkeep, at + 60 + HOLD) == []
+
+
 def test_what_somebody_switches_or_deletes_does_not_come_and_go() -> None:
     upkeep = Upkeep()
     for at in range(0, 3000, 300):
