@@ -129,18 +129,6 @@ def test_edit_and_run_takes_at_most_five_clicks_and_runs_once(hand: Hand, shop: 
     assert old not in page.text("main dl.pair")
 
 
-def test_edit_and_run_works_without_scripts(page: Browser, shop: Shop) -> None:
-    a_failed_job(shop, "shop.plain", "plain-1", celery_body(1))
-    page.allow_scripts(False)
-    page.open("/jobs/job?topic=edit-plain-1&id=plain-1")
-    page.click_text("Edit and run…", "main .actions a")
-    page.wait_for_text("discarded in edit-plain-1/jobs", "main")
-    page.fill("#edit-args", '["by hand"]')
-    page.click("main button.primary")
-    page.wait_for_text("Done.", "main [data-receipt=ok]")
-    assert json.loads(json.loads(run(shop, "edit-plain-1", 1)[0])["body"])[0] == ["by hand"]
-
-
 def test_a_job_that_raised_after_its_acknowledgement_runs_again_in_three_clicks(hand: Hand, shop: Shop) -> None:
     one = shop.nodes[0]
     publish(one, "raised", celery_body("again"), headers("celery", "shop.early", "early-1"))

@@ -166,13 +166,13 @@ def test_what_cannot_be_written_again_exactly_is_refused(body: bytes, library: s
     assert why in str(refused.value)
 
 
-@pytest.mark.parametrize("library", ["celery", "dramatiq"])
 @given(
+    library=st.sampled_from(["celery", "dramatiq"]),
     body=st.binary()
     | st.recursive(
         st.none() | st.integers() | st.text(),
         lambda it: st.lists(it) | st.dictionaries(st.sampled_from(["args", "kwargs", "body", "properties", "x"]), it),
-    ).map(lambda it: json.dumps(it).encode())
+    ).map(lambda it: json.dumps(it).encode()),
 )
 def test_any_body_is_edited_or_refused(library: str, body: bytes) -> None:
     try:
