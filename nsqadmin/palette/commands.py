@@ -205,9 +205,7 @@ def _retry(context: Context, place: Place) -> str:
     queue = _retried(context, place)
     if queue is None:
         return context.links.to("/jobs/task", name=place.name)
-    return context.links.action(
-        "kick_buried", topic=queue.topic, channel=queue.channel, on="selected", task=queue.name, all="yes"
-    )
+    return context.links.action("retry_task", topic=queue.topic, channel=queue.channel, task=queue.name)
 
 
 def _mark_command(label: str, mark: str, why_not: Callable[[Open], str]) -> Command:

@@ -65,7 +65,7 @@ class Queue:
             "clients": clients,
         }
         topic = {"topic_name": "t", "message_count": self.came, "channels": [channel]}
-        return {"start_time": self.started, "topics": [topic]}
+        return {"start_time": self.started, "release": "1.0", "topics": [topic]}
 
 
 class Cluster:
