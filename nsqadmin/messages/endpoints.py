@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from base64 import b64decode
@@ -125,9 +126,10 @@ class _Endpoints:
         if arguments.get("format") == "ndjson":
             most = number_argument(request, "limit", 0, least=1, most=_HIGHEST) or None
             headers = _file_headers(f"{topic}.ndjson") | {"content-type": "application/x-ndjson"}
+            step, raw, over = self._messages.search, _is_raw(request), asyncio.Event()
             return EventStream(
-                lambda: lines(self._messages.search, search, most=most, began=time(), raw=_is_raw(request)),
-                close=lambda: None,
+                lambda: lines(step, search, most=most, began=time(), raw=raw, is_over=over.is_set),
+                close=over.set,
                 headers=headers,
             )
         search = replace(
