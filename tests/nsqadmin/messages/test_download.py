@@ -107,9 +107,7 @@ def test_a_file_ends_with_the_session_of_its_reader() -> None:
 
     messages, view, session = Mock(), Mock(), Ending()
     hit = Message(node="n1:4151", id="0" * 16, timestamp=1.0, size=1, body=b"x", sequence=1)
-    messages.search = AsyncMock(
-        return_value=SearchResult(messages=(hit,), cursor="", goes_on=True, looked=1, total=9)
-    )
+    messages.search = AsyncMock(return_value=SearchResult(messages=(hit,), cursor="", goes_on=True, looked=1, total=9))
     (search,) = [it.handler for it in routes(messages, view) if it.path == "/api/v2/search/{topic}"]
 
     async def receive() -> dict[str, Any]:

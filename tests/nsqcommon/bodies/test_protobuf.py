@@ -95,7 +95,9 @@ def test_unknown_fields_are_named_by_number() -> None:
     assert parser.unknown_fields(body) == [1, 11, 14]
 
 
-@pytest.mark.parametrize("body", [b"\x78\x00" * 500_000, b"\x7b\x7c" * 500_000, b"\x7b" + b"\x78\x00" * 500_000 + b"\x7c"])
+@pytest.mark.parametrize(
+    "body", [b"\x78\x00" * 500_000, b"\x7b\x7c" * 500_000, b"\x7b" + b"\x78\x00" * 500_000 + b"\x7c"]
+)
 def test_very_many_unknown_fields_are_not_named(body: bytes) -> None:
     parser = ProtobufParser(shop.descriptors(), "shop.Customer", as_json=True)
     parser.parse(body)
