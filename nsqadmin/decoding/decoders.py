@@ -55,8 +55,8 @@ class Decoders:
         """`path` is that of the decoders file; empty: there is none. Raises StartupError."""
         self.file = WatchedFile("decoders file", path, partial(read_rules, path), named=_named_in) if path else None
         self._by_steps: dict[tuple[str, ...], Decoder | Undecodable] = {}
-        self._topics: dict[str, tuple[BuiltRule, ...]] = {}
-        self._topics_of: RulesFile | None = None
+        # Threads ask for rules, too, while the file changes. So a file and its topics are replaced together.
+        self._known: tuple[RulesFile | None, dict[str, tuple[BuiltRule, ...]]] = None, {}
         self._turn = trio.CapacityLimiter(1)
 
     def choose(self, topic: str, headers: Mapping[str, str]) -> Choice | None:
@@ -93,10 +93,12 @@ class Decoders:
     def _rules_for(self, topic: str) -> tuple[BuiltRule, ...]:
         if self.file is None:
             return ()
-        if self._topics_of is not (now := self.file.now) or len(self._topics) > _MOST_TOPICS:
-            self._topics_of, self._topics = now, {}
-        if (found := self._topics.get(topic)) is None:
-            found = self._topics[topic] = tuple(it for it in now.rules if it.rule.is_of(topic))
+        of, topics = self._known
+        if of is not (now := self.file.now) or len(topics) > _MOST_TOPICS:
+            topics = {}
+            self._known = now, topics
+        if (found := topics.get(topic)) is None:
+            found = topics[topic] = tuple(it for it in now.rules if it.rule.is_of(topic))
         return found
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 MOST_BYTES: Final = 1 << 20  # of a body before and after each step
+_MOST_PARTS: Final = 1000  # of gzip; the rest of the body is copied for each
 _GZIP: Final = 31  # zlib's word for gzip
 _ZLIB: Final = 15
 _RAW: Final = -15
@@ -33,6 +34,8 @@ def _gzip(body: bytes) -> bytes:
     parts: list[bytes] = []
     rest, size = body, 0
     while rest:  # a file of gzip may have several parts, one after the other
+        if len(parts) == _MOST_PARTS:
+            raise Unpackable(f"has more than {_MOST_PARTS:,} parts")
         part, rest = _inflated(rest, _GZIP, MOST_BYTES - size, len(body) - len(rest))
         parts.append(part)
         size += len(part)

@@ -31,10 +31,12 @@ async def lines(
     most: int | None,
     began: float,
     raw: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the lines for up to `most` hits. A forward search ends at messages that were published after `began`.
 
-    With `raw`, bodies are as they were published.
+    With `raw`, bodies are as they were published. Once `is_over` returns True, nothing more is sent: its reader has left,
+    or the session has ended.
     """
     hits = 0
     gaps: dict[Gap, None] = {}
@@ -44,12 +46,16 @@ async def lines(
         hits += len(found.messages)
         gaps |= dict.fromkeys(found.gaps)
         for at in range(0, len(found.messages), _PIECE):
+            if is_over():
+                return
             piece = found.messages[at : at + _PIECE]
             yield b"".join(_line(message_json(message, most=None, raw=raw)) for message in piece)
         is_at_now = not found.newest_first and found.reached is not None and found.reached > began
         if not found.goes_on or hits == most or is_at_now:
             break
         search = replace(search, cursor=found.cursor)
+        if is_over():
+            return
     end = replace(found, gaps=tuple(gaps)[:_MOST_GAPS])
     yield _line({"end": {"hits": hits, **progress_json(end)}})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from base64 import b64decode
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 MOST_BODY: Final = 16 << 20  # bytes of a request to publish
 _MOST_DEFERRED: Final = 3600 * 24 * 365 * 1000  # milliseconds; nsqd has its own limit
 _HIGHEST: Final = (1 << 63) - 1
+_MOST_BYTES: Final = 64 << 20  # of the bodies of a selection
 _MOST_PIECES: Final = 500  # ranges to read at once: each is a request to a node
 
 
@@ -95,11 +97,21 @@ class _Endpoints:
             reason = f"at most {MOST:,} messages, in {_MOST_PIECES:,} ranges"
             raise HttpError(400, "INVALID_MESSAGES", details={"reason": reason})
         found: list[Message] = []
+        size = 0
         for (node, log), first, end in pieces:
             if self._view.snapshot.node(node) is None:
                 raise HttpError(404, "NODE_NOT_FOUND")
-            page = await self._messages.read(topic, identity, node=node, place=str(first), limit=end - first)
-            found += [it for it in page.messages if _is_one_of(it, log, first, end)]
+            at: int | None = first
+            while at is not None and at < end:  # a page ends early if its bodies are large
+                page = await self._messages.read(topic, identity, node=node, place=str(at), limit=end - at)
+                more = [it for it in page.messages if _is_one_of(it, log, first, end)]
+                found += more
+                size += sum(it.held for it in more)
+                if size > _MOST_BYTES:
+                    reason = f"together more than {_MOST_BYTES >> 20} MiB: choose fewer messages, or download all"
+                    raise HttpError(413, "TOO_LARGE", details={"reason": reason})
+                next_at = next((it.continue_at for it in page.logs), None)
+                at = next_at if next_at is not None and next_at > at else None
         return _lines_answer(found, f"{topic}.ndjson", raw=_is_raw(request))
 
     async def search(self, request: Request) -> Response:
@@ -125,9 +137,10 @@ class _Endpoints:
         if arguments.get("format") == "ndjson":
             most = number_argument(request, "limit", 0, least=1, most=_HIGHEST) or None
             headers = _file_headers(f"{topic}.ndjson") | {"content-type": "application/x-ndjson"}
+            step, raw, over = self._messages.search, _is_raw(request), asyncio.Event()
             return EventStream(
-                lambda: lines(self._messages.search, search, most=most, began=time(), raw=_is_raw(request)),
-                close=lambda: None,
+                lambda: lines(step, search, most=most, began=time(), raw=raw, is_over=over.is_set),
+                close=over.set,
                 headers=headers,
             )
         search = replace(

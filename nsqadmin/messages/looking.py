@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _MOST_WAITING: Final = 500  # messages
 _MOST_BYTES: Final = 1 << 20  # of the waiting messages' bodies
 _MOST_SECONDS: Final = 5.0  # for decoding the messages of a page
+_MOST_DECODED: Final = 32 << 20  # bytes of decoded bodies to return at once: a thousand bytes may become six million
 
 T = TypeVar("T")
 
@@ -64,6 +65,7 @@ class Looking(Generic[T]):
         self._waiting: deque[_Waiting[T]] = deque()
         self._ready: list[Seen[T]] = []  # since the last return
         self._size = 0  # bytes of waiting bodies
+        self._made = 0  # bytes of decoded bodies that are ready
         self._spent = 0.0  # seconds in the thread
         self._fields: dict[int, tuple[Decoder, Callable[[bytes], Any]]] = {}  # by the decoder's id
 
@@ -82,12 +84,21 @@ class Looking(Generic[T]):
 
     async def rest(self) -> list[Seen[T]]:
         """Return all messages that have been added and not returned."""
+        await self.work()
+        return self.take()
+
+    async def work(self) -> None:
+        """Look at all messages that have been added. If this is cancelled, those that are ready can still be taken."""
         while self._waiting:
             done = await self._decoders.in_thread(self._look)
-            for _ in done:  # not before: if we are cancelled in the meantime, they still wait
+            for one in done:  # not before: if we are cancelled in the meantime, they still wait
                 self._waiting.popleft()
+                self._size -= one.message.size if one.message is not None else 0
             self._ready += done
-        self._size, ready, self._ready = 0, self._ready, []
+
+    def take(self) -> list[Seen[T]]:
+        """Return the messages that are ready."""
+        self._made, ready, self._ready = 0, self._ready, []
         return ready
 
     def _may_match(self, message: Message) -> bool:
@@ -140,7 +151,10 @@ class Looking(Generic[T]):
             content = decoder.read(message.body)
             if not self._wanted.matches(content, message):
                 return Seen(one.of, message, False)
-            known = Decoded(how=decoder.name, content=content, remark=decoder.remark(message.body))
+            if problem := self._why_no_room(content):
+                known = Decoded(how=decoder.name, problem=problem)
+            else:
+                known = Decoded(how=decoder.name, content=content, remark=decoder.remark(message.body))
             return Seen(one.of, replace(message, decoded=known), True)
         except Undecodable as error:
             known = Decoded(how=_name_of(one.choice), problem=str(error))
@@ -160,12 +174,22 @@ class Looking(Generic[T]):
             problem = f"{name}: the body does not fit" if name else "the body does not fit"
         known = Decoded(how=name, content=content, problem=problem)
         seen = replace(message, body=None, is_masked=is_masked, key="", headers={}, decoded=known)
-        return Seen(of, seen, self._wanted.matches(seen.readable or b"", seen))
+        is_wanted = self._wanted.matches(content or b"", seen)
+        if is_wanted and content is not None and (problem := self._why_no_room(content)):
+            seen = replace(seen, decoded=Decoded(how=name, problem=problem))
+        return Seen(of, seen if is_wanted else replace(seen, decoded=None), is_wanted)
 
     def _fields_of(self, decoder: Decoder) -> Callable[[bytes], Any]:
         if (found := self._fields.get(id(decoder))) is None:
             found = self._fields[id(decoder)] = decoder, decoder.fields(self._wanted.paths)
         return found[1]
+
+    def _why_no_room(self, content: bytes) -> str:
+        """Return why a decoded body is not kept; "": it is."""
+        if self._made + len(content) > _MOST_DECODED:
+            return f"not decoded, because the other bodies have more than {_MOST_DECODED >> 20} MiB"
+        self._made += len(content)
+        return ""
 
     def _check_time(self) -> None:
         """Raise Undecodable if a page has taken its time. A search is bounded by its own time."""

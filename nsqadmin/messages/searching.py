@@ -96,6 +96,7 @@ class Searcher:
         walk = await self._open(snapshot, search)
         messages: list[Message] = []
         size = 0
+        before, is_last = [lane.at for lane in walk.lanes], False
         while True:
             new = walk.take(search.limit - len(messages))
             messages += new
@@ -104,8 +105,13 @@ class Searcher:
                 report(walk.found(new))
             lanes = walk.next_lanes()
             is_full = len(messages) >= search.limit or size >= _MOST_BYTES_OF_STEP
-            if not lanes or is_full or trio.current_time() >= deadline:
+            is_late = trio.current_time() >= deadline
+            has_moved = before != [lane.at for lane in walk.lanes]
+            if not lanes or is_full or (is_late and (has_moved or is_last)):
                 return walk.found(messages)
+            # Otherwise steps that are too short for slow bodies would begin at the same place for ever. A read that wasn't
+            # finished has left a range that can be.
+            is_last = is_late
             async with trio.open_nursery() as nursery:
                 for lane in lanes:
                     nursery.start_soon(self._read_on, walk, lane, search, deadline)
@@ -177,18 +183,19 @@ class Searcher:
                 await self._read(lane, end, search, piece, looking)
             if scope.cancelled_caught:  # what has arrived still counts
                 with trio.move_on_after(_MOST_AFTERWARDS):
-                    piece.see(await looking.rest(), with_bodies=search.with_bodies)
+                    await looking.work()
+                piece.see(looking.take(), with_bodies=search.with_bodies)
         except Unreadable as error:
             await self._after_failure(walk, lane, search, str(error))
             return
-        is_whole = piece.at >= end and not scope.cancelled_caught
+        is_whole = piece.at >= end
         if is_whole or (not walk.newest_first and piece.at > first):
             edge = None if not piece.times else min(piece.times) if walk.newest_first else max(piece.times)
             walk.add(lane, piece.hits, first, piece.at, edge)
             for gap in piece.gaps:
                 walk.add_gap(gap)
         elif piece.at > first and lane.step > 1:
-            lane.step = max(1, lane.step // 4)
+            lane.step = max(1, (piece.at - first) // 4)  # so many surely take no longer than the rest of the time
         elif most >= search.patience:
             lane.reason = _sent_nothing(most)
 

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from nsqcommon.bodies.parsing import Cause, Tree, Unfit, tree_of
-from nsqcommon.bodies.protobuf_walk import find_misfit
+from nsqcommon.bodies.protobuf_walk import find_misfit, has_few_fields
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -98,7 +98,12 @@ class ProtobufParser:
         return lambda body: self._parsed(body, read)
 
     def unknown_fields(self, body: bytes) -> list[int]:
-        """Return the numbers of fields that the message type doesn't have. The body has been parsed before."""
+        """Return the numbers of fields that the message type doesn't have; none if the body has very many fields.
+
+        The body has been parsed before.
+        """
+        if not has_few_fields(body):
+            return []
         return sorted({it.field_number for it in UnknownFieldSet(self._message.FromString(body))})
 
     def _parsed(self, body: bytes, read: Reading) -> object:

@@ -1,6 +1,7 @@
 """Walks through a Protobuf body that its library has refused, to name the field and the byte where it doesn't fit.
 
-The library only says that the wire format was corrupt.
+The library only says that the wire format was corrupt. And it makes objects of all unknown fields at once, so we first
+look if they are few.
 """
 
 from __future__ import annotations
@@ -54,6 +55,15 @@ def find_misfit(body: bytes, kind: Descriptor) -> Misfit | None:
     except _GaveUp:
         pass
     return None
+
+
+def has_few_fields(body: bytes) -> bool:
+    """Return True if the body, which the library has parsed, has no more fields at its top than we look at."""
+    try:
+        _message(body, 0, len(body), None, 1, [_MOST_FIELDS])
+    except (Misfit, _GaveUp):
+        return False
+    return True
 
 
 def _message(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 import trio
 
 from nsqadmin.decoding.decoder import Decoder, Undecodable
-from nsqadmin.decoding.decoders import ByContentType, Decoders
+from nsqadmin.decoding.decoders import ByContentType, Decoders, read_rules
 from nsqcommon.startup import StartupError
 from tests.nsqadmin.decoding.decoders_files import FILE, write_decoders
 from tests.support.jumping import run_with_threads
@@ -81,3 +82,20 @@ def test_a_changed_file_or_schema_counts_from_then_on(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
 
     run_with_threads(main)
+
+
+def test_a_file_that_changes_while_a_thread_asks_for_rules_counts_from_then_on(tmp_path: Path) -> None:
+    decoders = Decoders(write_decoders(tmp_path))
+    assert decoders.file is not None
+    old, new = decoders.file.now, read_rules(str(tmp_path / FILE), '[[decoder]]\ntopic = "avro"\ndecode = "json"')
+
+    def change(topic: str) -> bool:
+        assert decoders.file is not None
+        decoders.file.now = new
+        decoders.choose("other", {})
+        return False
+
+    first = old.rules[0]
+    decoders.file.now = replace(old, rules=(replace(first, rule=replace(first.rule, is_of=change)), *old.rules[1:]))
+    decoders.choose("avro", {})
+    assert name_of(decoders.choose("avro", {})) == "JSON"

@@ -56,6 +56,15 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(step: str, packed: bytes) 
     assert process_time() - began < 1.0
 
 
+def test_many_small_parts_take_no_time() -> None:
+    part = gzip.compress(b"")
+    began = process_time()
+    assert UNPACKERS["gzip"](part * 999 + gzip.compress(TEXT)) == TEXT
+    with pytest.raises(Unpackable, match="has more than 1,000 parts"):
+        UNPACKERS["gzip"](part * (MOST_BYTES // len(part)))
+    assert process_time() - began < 0.5
+
+
 @pytest.mark.parametrize(
     ("step", "packed", "why"),
     [

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import trio
+from starlette.requests import Request
 
 from nsqadmin.messages.download import lines
+from nsqadmin.messages.endpoints import routes
 from nsqadmin.messages.filters import parse_filter
-from nsqadmin.messages.model import SearchResult
+from nsqadmin.messages.model import Message, SearchResult
 from nsqadmin.messages.searching import Search
 from tests.nsqadmin.histories import Histories, History
 from tests.nsqadmin.messages.test_searching import ANYBODY, orders
@@ -84,3 +89,44 @@ def test_a_file_does_not_follow_a_topic_for_ever() -> None:
 def test_what_retention_has_removed_is_in_the_last_line() -> None:
     file = Reading(Histories(n1=History(orders(3000), expires_at_read=2800)), wanted="order_id = 2900")
     assert [(gap["first"], gap["end"]) for gap in file.end["gaps"]] == [(0, 2800)]
+
+
+def test_a_file_ends_with_the_session_of_its_reader() -> None:
+    """Otherwise, who has been logged out or blocked would get the rest of the history."""
+    sent: list[dict[str, Any]] = []
+
+    class Ending:
+        """A session that ends once something has been sent."""
+
+        def seconds_left(self, *, until_asking: bool) -> float:
+            return 3600.0 if len(sent) < 3 else 0.0
+
+        def watch(self, close: Callable[[], None]) -> Callable[[], None]:
+            self.close = close
+            return lambda: None
+
+    messages, view, session = Mock(), Mock(), Ending()
+    hit = Message(node="n1:4151", id="0" * 16, timestamp=1.0, size=1, body=b"x", sequence=1)
+    messages.search = AsyncMock(return_value=SearchResult(messages=(hit,), cursor="", goes_on=True, looked=1, total=9))
+    (search,) = [it.handler for it in routes(messages, view) if it.path == "/api/v2/search/{topic}"]
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(30)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) == 3:
+            session.close()
+        assert len(sent) < 50, "it goes on"
+
+    async def run() -> None:
+        scope = {
+            "type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"format=ndjson",
+            "path_params": {"topic": "t"}, "state": {"identity": ANYBODY, "lease": session},
+        }  # fmt: skip
+        await (await search(Request(scope)))(scope, receive, send)
+
+    asyncio.run(run())
+    assert len(sent) == 4
+    assert b'"end"' not in b"".join(it.get("body", b"") for it in sent)

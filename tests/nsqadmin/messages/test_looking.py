@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
-from time import process_time
+from time import process_time, sleep
 from typing import Any
 
 import msgspec
@@ -133,7 +133,7 @@ def test_a_look_that_was_cancelled_goes_on_where_it_was(protobuf: Decoders, monk
     async def run() -> list[int]:
         nonlocal scope
         looking = Looking[int](protobuf, Masking(), ALL, "t", parse_filter(""))
-        for at in range(40):
+        for at in range(400):
             assert await looking.add(at, message(SECRET)) == []
         for _ in range(3):
             with trio.CancelScope() as scope:
@@ -142,7 +142,7 @@ def test_a_look_that_was_cancelled_goes_on_where_it_was(protobuf: Decoders, monk
         assert turns == 30
         return [it.of for it in await looking.rest()]
 
-    assert trio.run(run) == list(range(40))
+    assert trio.run(run) == list(range(400))
 
 
 def test_a_message_whose_headers_do_not_match_is_not_decoded(protobuf: Decoders) -> None:
@@ -173,6 +173,42 @@ def test_the_bodies_of_a_page_have_a_time_together(protobuf: Decoders, monkeypat
     (one,) = page(Histories(protobuf, n1=History(orders(1)))).messages
     assert "the other bodies have taken" in message_json(one, most=None)["not_decoded"]
     assert sequences(search(Histories(protobuf, n1=History(orders(1))), "customer.country = DE")) == [0]
+
+
+def test_the_decoded_bodies_of_a_page_have_a_size_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand bytes of gzip may become six million of JSON, and a page has hundreds of messages."""
+    monkeypatch.setattr("nsqadmin.messages.looking._MOST_DECODED", 5 << 20)
+    body = gzip.compress(msgspec.msgpack.encode("\x01" * (1 << 19)))  # 3 MiB of JSON
+    packed = History([body] * 4, headers={**MSGPACK, "content-encoding": "gzip"})
+    whole = page(Histories(n1=packed)).messages
+    assert [len(it.decoded.content or b"") >> 20 for it in whole if it.decoded is not None] == [3, 0, 0, 0]
+    assert "because the other bodies have more than 5 MiB" in message_json(whole[1], most=None)["not_decoded"]
+    assert sequences(search(Histories(n1=packed), "u0001")) == [3, 2, 1, 0], "a hit is a hit"
+    for masked in (page(Histories(None, parse_masks(["x"]), n1=packed), MASKED).messages,):
+        assert [it.readable is None for it in masked] == [False, True, True, True]
+
+
+def test_a_search_among_slow_bodies_goes_on_and_blames_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = Decoders.built
+
+    def slowly(decoders: Decoders, choice: Any) -> Any:
+        sleep(0.03)
+        return built(decoders, choice)
+
+    monkeypatch.setattr("nsqadmin.messages.looking.SLICE", 0.0)
+    monkeypatch.setattr(Decoders, "built", slowly)
+    bodies = [b'{"a":1}', *[b'{"a":0}'] * 15, b'{"a":1}']
+    cluster = Histories(n1=History([gzip.compress(it) for it in bodies], headers={"content-encoding": "gzip"}))
+    found: list[int | None] = []
+    cursor, goes_on, steps = "", True, 0
+    while goes_on:
+        step = search(cluster, "a = 1", seconds=0.1, cursor=cursor)
+        assert step.silent == ()
+        assert step.cursor != cursor
+        found += sequences(step)
+        cursor, goes_on, steps = step.cursor, step.goes_on, steps + 1
+    assert found == [16, 0]
+    assert steps > 1
 
 
 def test_hostile_bodies_let_other_tasks_run(protobuf: Decoders) -> None:
