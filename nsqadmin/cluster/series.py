@@ -130,6 +130,9 @@ class _Ring:
     def put(self, number: int, own: array[float], last_known: array[float] | None) -> None:
         for skipped in range(max(self.last + 1, number - self.size + 1), number):
             self._set(skipped, self.layout.unknown, None)
+        for undone in range(number + 1, min(self.last, number + self.size - 1) + 1):  # the clock was set back
+            self._set(undone, self.layout.unknown, None)
+        self.first = min(self.first, number)
         self._set(number, own, last_known)
         self.last = number
 

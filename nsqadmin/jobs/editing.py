@@ -65,7 +65,10 @@ class Call:
         inner = _spliced(self._inner, changes)
         if self._library != _CELERY:
             return inner.encode()
-        return _spliced(self._body, _celery_changes(self._body, inner) if changes else []).encode()
+        try:
+            return _spliced(self._body, _celery_changes(self._body, inner) if changes else []).encode()
+        except RecursionError as error:  # in Celery's text they are nested one level deeper
+            raise BadArguments("the arguments are nested too deeply") from error
 
 
 def call_in(body: bytes, library: str) -> Call:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -46,7 +45,7 @@ NAME: Final = "retry_task"  # of the action, in addresses and in the audit log
 STOP: Final = "stop_retry"
 MOST_READ: Final = 10_000  # buried messages, for a plan
 MOST_RUNNING: Final = 10
-_KEPT: Final = 20  # retries
+_KEPT: Final = 20  # retries that have ended
 _SECONDS: Final = 4.0  # to read for a plan
 _ON_A_PAGE: Final = 500  # jobs
 _FRESH: Final = 5.0  # seconds for which a reading serves the same user's plans, who types a rate meanwhile
@@ -91,7 +90,7 @@ class Retries:
         self._view = view
         self._activity = activity
         self._wall = wall
-        self._known: deque[Retry] = deque(maxlen=_KEPT)
+        self._known: list[Retry] = []
         self._stops: dict[str, trio.Event] = {}
         self._ends: dict[str, trio.Event] = {}
         self._read: _Read | None = None
@@ -102,6 +101,10 @@ class Retries:
         async with trio.open_nursery() as nursery:
             async for retry, reading, caller in self._started:
                 nursery.start_soon(self._carry_out, retry, reading, caller)
+
+    def begun(self, token: str, caller: Caller) -> Retry | None:
+        """Return the retry that this user's form has begun before; None: it hasn't."""
+        return next((it for it in self._known if token and (it.token, it.who) == (token, caller.name)), None)
 
     def of(self, topic: str, channel: str, task: str) -> list[Retry]:
         """Return the known retries of a task in a queue, the newest first."""
@@ -162,11 +165,17 @@ class Retries:
 
     # Acting
 
-    async def begin(self, wanted: RetryWanted, reading: FailedReading, caller: Caller) -> Retry:
-        """Begin a retry. Raise CannotRetry without the rights, if one runs for this task, or if too many run."""
+    async def begin(self, wanted: RetryWanted, reading: FailedReading, caller: Caller, token: str = "") -> Retry:
+        """Begin a retry. Raise CannotRetry without the rights, if one runs for this task, or if too many run.
+
+        A form has a `token`. If it is sent twice, as by a double click or after a lost answer, this returns the retry
+        of the first time.
+        """
         for right in (Right.PAYLOAD, VERBS[Verb.KICK].right):
             if reason := caller.identity.why_not(right, wanted.topic):
                 raise CannotRetry(403, reason)
+        if (begun := self.begun(token, caller)) is not None:
+            return begun
         if any(it.is_running for it in self.of(wanted.topic, wanted.channel, wanted.task)):
             raise CannotRetry(409, "A retry of this task is running: stop it first.")
         if len(self._ends) >= MOST_RUNNING:
@@ -174,8 +183,11 @@ class Retries:
         total = reading.count(wanted.reason)
         if wanted.limit and (total.value is None or total.value > wanted.limit):
             total = replace(total, value=wanted.limit)
-        retry = Retry(secrets.token_hex(8), wanted, total, who=caller.name, started_at=self._wall())
+        retry = Retry(secrets.token_hex(8), wanted, total, who=caller.name, started_at=self._wall(), token=token)
+        retry.unread.update(reading.missing)
         self._known.append(retry)
+        for ended in [it for it in self._known if not it.is_running][:-_KEPT]:
+            self._known.remove(ended)
         self._stops[retry.id], self._ends[retry.id] = trio.Event(), trio.Event()
         self._read = None  # the next plan must not count these
         self._to_run.send_nowait((retry, reading, caller))
@@ -187,13 +199,13 @@ class Retries:
             with trio.move_on_after(seconds):
                 await end.wait()
 
-    async def stop(self, topic: str, id: str) -> Retry:
-        """Stop a retry. Raise CannotRetry if it isn't known."""
+    async def stop(self, topic: str, id: str, who: str) -> Retry:
+        """Stop a retry. Raise CannotRetry if it isn't known. `who` is in the audit log."""
         retry = next((it for it in self._known if it.id == id and it.wanted.topic == topic), None)
         if retry is None:
             raise CannotRetry(404, "This retry is no longer known.")
         if (stop := self._stops.get(id)) is not None:
-            retry.is_stopped = True
+            retry.stopped_by = retry.stopped_by or who
             stop.set()
         return retry
 
@@ -224,6 +236,7 @@ class Retries:
         channel = self._view.snapshot.channel(wanted.topic, wanted.channel)
         if not reading.after or channel is None:
             return
+        retry.unread.clear()  # these lists are read further now, and those of nodes that were silent from their start
         async with aclosing(self._pages(channel, wanted.task, identity, reading.after)) as pages:
             async for page in pages:
                 for node, problem in page.missing.items():
@@ -240,14 +253,16 @@ class Retries:
         with trio.move_on_at(retry.due(sum(map(len, by_node.values())), trio.current_time())):
             await stop.wait()
         for node, ids in by_node.items():
-            while not stop.is_set() and not await self._kick(retry, node, ids):
+            left: Sequence[str] = ids
+            while not stop.is_set() and (left := await self._kick(retry, node, left)):
+                retry.waits_for_room = True
                 with trio.move_on_after(_FULL_PAUSE):
                     await stop.wait()
         retry.waits_for_room = False
         return not stop.is_set() and retry.left > 0
 
-    async def _kick(self, retry: Retry, node: str, ids: Sequence[str]) -> bool:
-        """Ask a node to kick these. Return False if the channel has no room, so it has to be asked again."""
+    async def _kick(self, retry: Retry, node: str, ids: Sequence[str]) -> Sequence[str]:
+        """Ask a node to kick these. Return those for which the channel has no room, so it has to be asked again."""
         wanted = retry.wanted
         asked = [("topic", wanted.topic), ("channel", wanted.channel), *(("id", id) for id in ids)]
         if number := retry.kick_of(node):
@@ -257,33 +272,45 @@ class Retries:
             retry.kicked(node, len(ids), whole_in(told["kicked"]), kick_in(told))
         except UpstreamError as error:
             if code_of(error) == "FULL":
-                retry.waits_for_room = True
-                return False
+                fits = _fits_in(error)  # a channel may never have room for a whole step
+                left = await self._kick(retry, node, ids[:fits]) if 0 < fits < len(ids) else ids[:fits]
+                return [*left, *ids[fits:]]
             follows = may_follow(error)
             retry.failed(node, len(ids), _NO_ANSWER if follows else why(error, VERBS[Verb.KICK].words))
         except _NONSENSE as error:
             retry.failed(node, len(ids), f"its answer cannot be read: {error!r:.200}")
-        return True
+        return ()
 
     def _note(self, retry: Retry, caller: Caller) -> None:
         """Write to the audit log, which users without `payload` read: so it doesn't name the task or its error."""
         wanted = retry.wanted
         text = f"retried {retry.done:,} failed jobs of one task of {wanted.topic}/{wanted.channel}"
         text += f" at {wanted.rate:g} a second" if wanted.rate else ""
-        text += ", then stopped" if retry.is_stopped else ""
+        if retry.is_stopped:
+            text += ", then stopped" + (f" by {retry.stopped_by}" if retry.stopped_by != retry.who else "")
         failed = ", ".join(sorted(filter(None, retry.errors)))
         text += f"; no answer or refused: {failed}" if failed else ""
+        unread = ", ".join(sorted(retry.unread)) if retry.left else ""
+        text += f"; not read to the end: {unread}" if unread else ""
         self._activity.note(
             caller,
             NAME,
             text,
-            "ok" if not retry.errors else "partly" if retry.done else "failed",
+            retry.result,
             topic=wanted.topic,
             channel=wanted.channel,
             nodes=tuple(sorted({it.partition("@")[2] for it in retry.kicks})),
             at=retry.started_at,
             took=(retry.ended_at or retry.started_at) - retry.started_at,
         )
+
+
+def _fits_in(error: UpstreamError) -> int:
+    """Return how many messages the channel has room for; 0: none, or the node didn't say."""
+    try:
+        return whole_in(json.loads(error.body)["fits"])
+    except _NONSENSE:
+        return 0
 
 
 def _steps(jobs: Sequence[FailedJob], size: int) -> list[Sequence[FailedJob]]:

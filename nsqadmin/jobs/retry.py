@@ -93,8 +93,12 @@ class RetryWanted:
 class Retry:
     """A retry that runs or has ended."""
 
-    def __init__(self, id: str, wanted: RetryWanted, total: Quantity, *, who: str, started_at: float) -> None:
+    def __init__(
+        self, id: str, wanted: RetryWanted, total: Quantity, *, who: str, started_at: float, token: str = ""
+    ) -> None:
+        """`token` is of the form that has begun it."""
         self.id: Final = id
+        self.token: Final = token
         self.wanted: Final = wanted
         self.total: Final = total
         self.who: Final = who
@@ -103,7 +107,7 @@ class Retry:
         self.asked = 0  # jobs of which a node was asked
         self.done = 0  # jobs that were kicked
         self.gone = 0  # jobs that weren't buried any more
-        self.is_stopped = False
+        self.stopped_by = ""
         self.waits_for_room = False
         self.errors: dict[str, str] = {}  # nodes that have failed, and why; their other jobs stay buried
         self.unread: dict[str, str] = {}  # nodes whose list wasn't read to the end, and why
@@ -113,6 +117,17 @@ class Retry:
     @property
     def is_running(self) -> bool:
         return self.ended_at is None
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self.stopped_by)
+
+    @property
+    def result(self) -> str:
+        """Return ok, partly or failed."""
+        if self.errors:
+            return "partly" if self.done else "failed"
+        return "partly" if self.unread and self.left else "ok"
 
     @property
     def left(self) -> float:

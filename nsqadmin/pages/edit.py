@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 REFUSED: Final = "Nothing was run"
+_REFUSED_NOW: Final = "Nothing was run now"
+_MAY_HAVE_RUN: Final = "If you sent this form before, the copy may have run then."
 MOST: Final = 1 << 20  # bytes of a body in a form
 _NAMED: Final = ("topic", "channel", "node", "sequence", "log", "id", "place")  # arguments that name the message
 _LINE_ENDS: Final = "\r\n", "\n"  # browsers send the first for the second
@@ -74,6 +76,14 @@ class _Source:
         return self.is_text and not problem_with_json(self.body.decode())
 
 
+class _Unreadable(HttpError):
+    """The message is gone, or its node doesn't answer."""
+
+    def __init__(self, status: int, code: str, reason: str) -> None:
+        super().__init__(status, code, details={"reason": reason})
+        self.reason = reason
+
+
 class _Invalid(Exception):
     """The form is wrong; the message says why."""
 
@@ -95,7 +105,12 @@ class _EditPages:
         """Run the edited copy, or show the form again with what is wrong."""
         try:
             values = await form_of(request, limit=MOST_BODY)
-            source = await self._source(request, values)
+            try:
+                source = await self._source(request, values)
+            except _Unreadable as error:  # a node that hung may have carried out an earlier request, and then gone
+                reason = f"{error.reason} {_MAY_HAVE_RUN}"
+                refusal = HttpError(error.status, error.code, details={"reason": reason})
+                return await refusal_page(self._painter, request, refusal, _REFUSED_NOW)
             try:
                 wanted = self._wanted(source, values)
             except _Invalid as error:
@@ -122,10 +137,10 @@ class _EditPages:
             channel, identity, values.get("node", ""), sequence, values.get("place", "")
         )
         if message is None or message.body is None:
-            raise HttpError(404, "MESSAGE_NOT_FOUND", details={"reason": f"The message cannot be read: {why}."})
+            raise _Unreadable(404, "MESSAGE_NOT_FOUND", f"The message cannot be read: {why}.")
         if values.get("id", message.id) != message.id:
             reason = "The topic has been deleted and created again: the message is gone."
-            raise HttpError(409, "ANOTHER_LOG", details={"reason": reason})
+            raise _Unreadable(409, "ANOTHER_LOG", reason)
         if message.size > MOST:
             reason = f"The body has {message.size:,} bytes, more than a form can hold. Use nsqd's POST /channel/edit."
             raise HttpError(413, "TOO_LARGE", details={"reason": reason})

@@ -155,10 +155,14 @@ class _IncidentMarkPages:
 
 
 def _keys_of(request: Request, picks: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the keys of the incidents, and True if the address names the only one."""
+    """Return the keys of the incidents, and True if the address names the only one. Raise 400 for too many."""
     if "key" in request.path_params:
         return [str(request.path_params["key"])], True
-    return list(dict.fromkeys(picks))[:MOST_CHOSEN], False
+    keys = list(dict.fromkeys(picks))
+    if len(keys) > MOST_CHOSEN:
+        reason = f"{len(keys):,} incidents are selected; at most {MOST_CHOSEN:,} at once"
+        raise HttpError(400, "INVALID_ACTION", details={"reason": reason})
+    return keys, False
 
 
 def _why_none(chosen: Sequence[_Chosen]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel
+    from nsqadmin.http.responses import Caller
     from nsqadmin.jobs.retries import Retries
     from nsqadmin.jobs.retry import FailedReading, Retry
     from nsqadmin.jobs.tasks import Quantity
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 _REFUSED: Final = "Nothing was retried"
+_LONGEST_TOKEN: Final = 64
 _PATIENCE: Final = 1.0  # seconds that an answer waits for the end, so that a short retry needs no second look
 
 
@@ -85,13 +88,18 @@ class _RetryPages:
 
     async def begin(self, request: Request) -> Response:
         try:
-            plan = await self._plan(request, await form_of(request))
+            form = await form_of(request)
+            token = form.get("token", "")[:_LONGEST_TOKEN]
+            if (begun := await run_trio(self._begun, token, caller_of(request))) is not None:
+                require(request, Right.PAYLOAD, begun.wanted.topic)
+                return await self._receipt(request, begun)
+            plan = await self._plan(request, form)
             if not plan.count.value and plan.count.trust is Trust.EXACT:
                 reason = "No job of this task is buried on the nodes that answer."
                 raise HttpError(404, "NOTHING_FOUND", details={"reason": reason})
-            retry = await run_trio(self._retries.begin, plan.wanted, plan.reading, caller_of(request))
+            retry = await run_trio(self._retries.begin, plan.wanted, plan.reading, caller_of(request), token)
             await run_trio(self._retries.wait, retry, _PATIENCE)
-            return await self._receipt(request, retry, plan.reading)
+            return await self._receipt(request, retry)
         except (HttpError, CannotRetry) as error:
             return await refusal_page(self._painter, request, _refusal(error), _REFUSED)
 
@@ -101,11 +109,18 @@ class _RetryPages:
             topic = form.get("topic", "")
             require(request, Right.PAYLOAD, topic)
             require(request, Right.OPERATE, topic)
-            retry = await run_trio(self._retries.stop, topic, form.get("retry", ""))
+            retry = await run_trio(self._retries.stop, topic, form.get("retry", ""), caller_of(request).name)
             await run_trio(self._retries.wait, retry, _PATIENCE)
-            return await self._receipt(request, retry, None)
+            return await self._receipt(request, retry)
         except (HttpError, CannotRetry) as error:
             return await refusal_page(self._painter, request, _refusal(error), "Nothing was stopped")
+
+    async def _begun(self, token: str, caller: Caller) -> Retry | None:
+        """Return the retry that this form has begun before, once it has ended or after a moment."""
+        retry = self._retries.begun(token, caller)
+        if retry is not None:
+            await self._retries.wait(retry, _PATIENCE)
+        return retry
 
     async def _plan(self, request: Request, values: Mapping[str, str]) -> _Plan:
         """Read what a form asks for. Raise 400, 403, 404."""
@@ -138,10 +153,11 @@ class _RetryPages:
             rate=f"{plan.wanted.rate:g}" if plan.wanted.rate else "",
             consequences=tuple(_consequences(plan)),
             is_empty=plan.count.value == 0,
+            token=secrets.token_hex(16),
             back=self._painter.links.to("/jobs/task", name=plan.wanted.task),
         )
 
-    async def _receipt(self, request: Request, retry: Retry, reading: FailedReading | None) -> Response:
+    async def _receipt(self, request: Request, retry: Retry) -> Response:
         wanted = retry.wanted
         return self._painter.page(
             request,
@@ -149,8 +165,7 @@ class _RetryPages:
             await self._painter.picture(request),
             retry=retry,
             title=f"Retry failed jobs of {wanted.task}",
-            missing=dict(reading.missing) if reading is not None else {},
-            result="ok" if not retry.errors else "partly" if retry.done else "failed",
+            result=retry.result,
             back=self._painter.links.to("/jobs/task", name=wanted.task),
         )
 

@@ -72,6 +72,9 @@ def several_receipt(
     activity = services.activity.newest()
     opposites = [action for it in made if (action := opposite(snapshot, it, activity)) is not None]
     records = [record for it in made if (record := undoable(services, request, it.undo)) is not None]
+    no_undo = dict.fromkeys(text for it in made for text in it.no_undo)
+    if dropped := sum(bool(it.undo) for it in made) - len(records):
+        no_undo[f"{dropped:,} of them cannot be undone: nsqadmin has no room for the states of so many."] = None
     return painter.page(
         request,
         "several_receipt.html",
@@ -82,7 +85,7 @@ def several_receipt(
         summary=f"{planned.title}: {done:,} of {len(made):,} done.",
         left_out=len(receipts) - len(made),
         may_follow=any(it.may_follow for it in made),
-        no_undo=list(dict.fromkeys(text for it in made for text in it.no_undo)),
+        no_undo=list(no_undo),
         take_back=[str(pick_of(action)) for action in opposites],
         records=records,
         retry=[str(pick_of(action)) for it in made if (action := it.retry) is not None],

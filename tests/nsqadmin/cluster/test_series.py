@@ -103,6 +103,22 @@ def test_samples_further_apart_than_a_minute_still_make_days(minutes: int) -> No
     assert 5.0 in days.values["depth"]
 
 
+@pytest.mark.parametrize("back", [600, 3600, 86_400])
+def test_after_the_clock_was_set_back_no_row_is_at_another_time(back: int) -> None:
+    store = SeriesStore(most_coarse=10)
+    for minute in range(400):
+        store.put([(KEY, row_of(depth=minute + 1))], now=START + minute * 60)
+    for minute in range(400, 410):
+        store.put([(KEY, row_of(depth=1_000))], now=START + minute * 60 - back)
+    series = store.series(KEY, Span.HOURS)
+    assert series is not None
+    values = series.values["depth"]
+    first = (series.end - START) / 60 - len(values)
+    known = {round(first + at): value for at, value in enumerate(values) if value is not None}
+    assert 1_000 in known.values()
+    assert all(value in (minute + 1, 1_000) for minute, value in known.items())
+
+
 def test_only_so_many_have_hours_and_days_but_the_cluster_always() -> None:
     store = SeriesStore(most_coarse=2)
     for number in range(13):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from contextlib import suppress
 from typing import Any
 
 import dramatiq
@@ -107,6 +108,16 @@ def test_celerys_worker_logs_the_edited_arguments() -> None:
     edited = call_in(of_celery([17], {"to": "ana"}), "celery").edited("[18]", '{"to": "ben"}')
     headers = json.loads(edited)["headers"]
     assert (headers["argsrepr"], headers["kwargsrepr"]) == ("(18,)", "{'to': 'ben'}")
+
+
+@pytest.mark.parametrize("library", ["celery", "taskiq"])
+def test_arguments_of_any_depth_are_edited_or_refused(library: str) -> None:
+    call = call_in(of_celery([17], {}) if library == "celery" else b'{"args":[17],"kwargs":{}}', library)
+    for depth in range(900, 1_000):  # the interpreter's limit is reached somewhere in there
+        with suppress(BadArguments):
+            call.edited("[" * depth + "]" * depth, "{}")
+    with pytest.raises(BadArguments, match="nested too deeply"):
+        call.edited("[" * 100_000 + "]" * 100_000, "{}")
 
 
 def test_what_nothing_would_write_again_stays_as_it_was() -> None:

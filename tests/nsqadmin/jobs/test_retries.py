@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
@@ -80,7 +81,10 @@ class Nodes:
             raise UpstreamError("no", status=404, body=b'{"message":"CHANNEL_NOT_FOUND"}')
         ids = arguments["id"]
         if self.room.get(node, len(ids)) < len(ids):
-            raise UpstreamError("no", status=409, body=b'{"message":"FULL"}')
+            body = json.dumps({"message": "FULL", "fits": self.room[node]}).encode()
+            raise UpstreamError("no", status=409, body=body)
+        if node in self.room:
+            self.room[node] -= len(ids)
         self.numbers.add((node, arguments.get("kick", [""])[0]))
         sequences = [int(it, 16) for it in ids if int(it, 16) in self.buried[node]]
         for sequence in sequences:
@@ -209,7 +213,7 @@ def test_a_node_that_refuses_is_named_and_the_others_go_on() -> None:
 
 def test_a_channel_without_room_is_waited_for() -> None:
     nodes = Nodes(n1=100)
-    nodes.room["n1:4151"] = 3
+    nodes.room["n1:4151"] = 0
 
     async def test(retries: Retries, activity: ActivityLog) -> None:
         retry, _ = await begun(retries, nodes, RetryWanted(topic="t", channel="jobs", task="charge", rate=20))
@@ -233,14 +237,78 @@ def test_a_stop_is_at_once_and_leaves_the_others_buried() -> None:
         at = trio.current_time()
         with pytest.raises(CannotRetry):
             await begun(retries, nodes)  # while one runs for the task
-        await retries.stop("t", retry.id)
+        await retries.stop("t", retry.id, CALLER.name)
         await retries.wait(retry, 60)
         assert trio.current_time() == at
         assert (retry.is_running, retry.is_stopped, retry.done) == (False, True, 2)
         assert activity.newest()[0].text.endswith("at 0.01 a second, then stopped")
         assert retries.of("t", "jobs", "charge") == [retry]
         with pytest.raises(CannotRetry):
-            await retries.stop("another-topic", retry.id)
+            await retries.stop("another-topic", retry.id, CALLER.name)
+
+    with_retries(nodes, test)
+
+
+def test_a_channel_that_never_has_room_for_a_whole_step_gets_as_many_as_fit() -> None:
+    nodes = Nodes(n1=400)
+    nodes.room["n1:4151"] = 30
+
+    async def test(retries: Retries, activity: ActivityLog) -> None:
+        retry, _ = await begun(retries, nodes)
+        await retries.wait(retry, 0.5)
+        assert (retry.done, retry.waits_for_room) == (30, True)
+        while retry.is_running:
+            nodes.room["n1:4151"] = 30  # its consumers have finished them
+            await retries.wait(retry, 1)
+        assert (retry.done, len(nodes.kicked)) == (200, 200)
+
+    with_retries(nodes, test)
+
+
+def test_a_form_that_is_sent_twice_begins_one_retry() -> None:
+    nodes = Nodes(n1=100)
+    nodes.fail_again = True
+
+    async def test(retries: Retries, activity: ActivityLog) -> None:
+        readings = [await retries.reading(the_channel(nodes), "charge", EVERYONE) for _ in range(2)]
+        first = await retries.begin(WANTED, readings[0], CALLER, "a")
+        assert await retries.begin(WANTED, readings[1], CALLER, "a") is first
+        await retries.wait(first, 60)
+        assert await retries.begin(WANTED, readings[1], CALLER, "a") is first
+        assert len(nodes.kicked) == 50
+        other = Caller(identity=EVERYONE, remote="10.0.0.2:5000")
+        assert await retries.begin(WANTED, readings[1], other, "a") is not first
+
+    with_retries(nodes, test)
+
+
+def test_a_retry_that_runs_is_known_whatever_ends_meanwhile() -> None:
+    nodes = Nodes(n1=100)
+
+    async def test(retries: Retries, activity: ActivityLog) -> None:
+        slow, _ = await begun(retries, nodes, RetryWanted(topic="t", channel="jobs", task="charge", rate=0.01))
+        for _ in range(30):
+            short, _ = await begun(retries, nodes, RetryWanted(topic="t", channel="jobs", task="other", limit=1))
+            await retries.wait(short, 60)
+        assert retries.of("t", "jobs", "charge") == [slow]
+        assert len(retries.of("t", "jobs", "other")) <= 21
+        await retries.stop("t", slow.id, "ana")
+        await retries.wait(slow, 60)
+        assert activity.newest()[0].text.endswith("at 0.01 a second, then stopped by ana")
+
+    with_retries(nodes, test)
+
+
+def test_a_node_that_was_silent_is_named_at_the_end() -> None:
+    nodes = Nodes(n1=10)
+
+    async def test(retries: Retries, activity: ActivityLog) -> None:
+        reading = await retries.reading(the_channel(nodes), "charge", EVERYONE)
+        silent = replace(reading, missing={"n2:4151": "it does not answer"}, silent=frozenset(("n2:4151",)))
+        retry = await retries.begin(WANTED, silent, CALLER)
+        await retries.wait(retry, 60)
+        assert (retry.done, retry.result, retry.unread) == (5, "partly", {"n2:4151": "it does not answer"})
+        assert activity.newest()[0].text.endswith("; not read to the end: n2:4151")
 
     with_retries(nodes, test)
 

@@ -158,7 +158,7 @@ def test_hidden_topics_are_no_objects() -> None:
 def test_failed_jobs_of_a_task_are_retried_in_the_queue_with_most_of_them() -> None:
     (found,) = (it for it in answer("retry charge", tasks=(CHARGE,)).hits if it.kind == "command")
     assert found.name == "Retry failed jobs of shop.charge"
-    assert found.href == ("/nsq/actions/kick_buried?topic=payments&channel=ledger&on=selected&task=shop.charge&all=yes")
+    assert found.href == "/nsq/actions/retry_task?topic=payments&channel=ledger&task=shop.charge"
 
 
 @pytest.mark.parametrize(

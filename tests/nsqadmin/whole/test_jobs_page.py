@@ -622,6 +622,16 @@ def test_a_message_that_has_moved_on_is_a_conflict_in_words(shop: Shop) -> None:
     assert len(taken(shop, "edit-fix-3")) == 1
 
 
+def test_a_form_whose_message_is_gone_does_not_claim_that_no_copy_ever_ran(shop: Shop) -> None:
+    a_failed_job(shop, "shop.fix", "fix-gone", celery_body(17))
+    page = edit_form(shop, shop.text("/jobs/job?topic=edit-fix-gone&id=fix-gone"))
+    form = hidden(page) | {"args": "[18]", "kwargs": "{}"}
+    assert "its edited copy runs instead" in shop.post("/actions/edit", form)
+    refused = shop.post("/actions/edit", form | {"sequence": "99"}, 404)
+    assert "Nothing was run now" in refused
+    assert "If you sent this form before, the copy may have run then." in refused
+
+
 def test_of_two_users_who_edit_a_message_one_is_told_of_the_other(shop: Shop) -> None:
     a_failed_job(shop, "shop.fix", "fix-4", celery_body(17))
     page = shop.text("/jobs/job?topic=edit-fix-4&id=fix-4")

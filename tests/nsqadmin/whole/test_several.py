@@ -114,6 +114,9 @@ def test_several_incidents_are_muted_with_a_reason_and_rights_are_checked_for_ea
         "2 incidents no longer muted" in world.ask("POST", "/incidents/mark", [("do", "unmute"), *chosen]).body.decode()
     )
     assert world.ask("POST", "/incidents/mark", [("do", "mute"), ("for", "1h")]).status == 400
+    too_many = [("do", "unmute"), *(("pick", f"{number:012x}") for number in range(501))]
+    refused = world.ask("POST", "/incidents/mark", too_many)
+    assert (refused.status, "501 incidents are selected; at most 500 at once" in refused.body.decode()) == (400, True)
 
 
 def test_one_confirmation_pauses_all_and_one_undo_changes_only_what_it_has_changed(world: World) -> None:
