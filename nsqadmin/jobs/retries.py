@@ -199,6 +199,20 @@ class Retries:
             with trio.move_on_after(seconds):
                 await end.wait()
 
+    async def wait_or_note(self, retry: Retry, seconds: float, caller: Caller) -> None:
+        """Wait until it has ended. After `seconds`, note its beginning in the audit log instead.
+
+        Otherwise nobody would know of it if nsqadmin was killed, because its end is noted only then.
+        """
+        await self.wait(retry, seconds)
+        if not retry.is_running or retry.is_noted:
+            return
+        retry.is_noted = True
+        wanted = retry.wanted
+        text = f"began to retry the failed jobs of one task of {wanted.topic}/{wanted.channel}"
+        text += f" at {wanted.rate:g} a second" if wanted.rate else ""
+        self._activity.note(caller, NAME, text, "ok", topic=wanted.topic, channel=wanted.channel, at=retry.started_at)
+
     async def stop(self, topic: str, id: str, who: str) -> Retry:
         """Stop a retry. Raise CannotRetry if it isn't known. `who` is in the audit log."""
         retry = next((it for it in self._known if it.id == id and it.wanted.topic == topic), None)

@@ -108,6 +108,7 @@ class Retry:
         self.done = 0  # jobs that were kicked
         self.gone = 0  # jobs that weren't buried any more
         self.stopped_by = ""
+        self.is_noted = False  # its beginning is in the audit log
         self.waits_for_room = False
         self.errors: dict[str, str] = {}  # nodes that have failed, and why; their other jobs stay buried
         self.unread: dict[str, str] = {}  # nodes whose list wasn't read to the end, and why

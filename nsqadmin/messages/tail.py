@@ -18,7 +18,6 @@ from nsqadmin.messages.model import Message, headers_of
 from nsqadmin.upstream.subscription import CLOSED, Refused, Subscription
 from nsqcommon.wire.extensions import HEADERS
 from nsqcommon.wire.frames import BadFrame
-from nsqcommon.wire.headers import BadHeaders
 from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Tail:
             stream = await trio.open_tcp_stream(node.broadcast_address, node.tcp_port)
             async with stream:
                 await self._consume(stream, node.address)
-        except (OSError, trio.BrokenResourceError, BadFrame, BadHeaders, Refused) as error:
+        except (OSError, trio.BrokenResourceError, BadFrame, ValueError, Refused) as error:
             self._trouble(node.address, str(error) or type(error).__name__)
 
     async def _consume(self, stream: trio.SocketStream, node: str) -> None:

@@ -98,7 +98,7 @@ class _RetryPages:
                 reason = "No job of this task is buried on the nodes that answer."
                 raise HttpError(404, "NOTHING_FOUND", details={"reason": reason})
             retry = await run_trio(self._retries.begin, plan.wanted, plan.reading, caller_of(request), token)
-            await run_trio(self._retries.wait, retry, _PATIENCE)
+            await run_trio(self._retries.wait_or_note, retry, _PATIENCE, caller_of(request))
             return await self._receipt(request, retry)
         except (HttpError, CannotRetry) as error:
             return await refusal_page(self._painter, request, _refusal(error), _REFUSED)

@@ -299,6 +299,22 @@ def test_a_retry_that_runs_is_known_whatever_ends_meanwhile() -> None:
     with_retries(nodes, test)
 
 
+def test_a_retry_that_takes_long_is_in_the_audit_log_from_its_beginning() -> None:
+    nodes = Nodes(n1=100)
+
+    async def test(retries: Retries, activity: ActivityLog) -> None:
+        retry, _ = await begun(retries, nodes, RetryWanted(topic="t", channel="jobs", task="charge", rate=5))
+        for _ in range(2):
+            await retries.wait_or_note(retry, 1, CALLER)
+        await retries.wait(retry, 60)
+        assert [it.text for it in activity.newest()] == [
+            "retried 50 failed jobs of one task of t/jobs at 5 a second",
+            "began to retry the failed jobs of one task of t/jobs at 5 a second",
+        ]
+
+    with_retries(nodes, test)
+
+
 def test_a_node_that_was_silent_is_named_at_the_end() -> None:
     nodes = Nodes(n1=10)
 
