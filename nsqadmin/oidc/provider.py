@@ -287,7 +287,7 @@ class Provider:
         """Return the document if it is the issuer's own. Raise ProviderAway."""
         if document.get("issuer") != self.issuer:
             raise ProviderAway(
-                f"the discovery document names the issuer {str(document.get('issuer'))[:300]}, "
+                f"the discovery document names the issuer {plain(document.get('issuer'))}, "
                 f"but --oidc-issuer is {self.issuer}; they must be equal, also in a slash at the end"
             )
         urls = {
@@ -303,7 +303,7 @@ class Provider:
             it for it in known if isinstance(it, str)
         }:
             raise ProviderAway(
-                f"the provider takes a client secret neither by HTTP Basic nor as a field: {str(known)[:200]}"
+                f"the provider takes a client secret neither by HTTP Basic nor as a field: {plain(known)}"
             )
         return Metadata(
             **urls,
@@ -321,7 +321,7 @@ class Provider:
             or why_not_a_url(url)
             or (url.startswith("http:") and self.issuer.startswith("https:"))
         ):
-            raise ProviderAway(f"the discovery document has no usable {name}: {str(url)[:300]}")
+            raise ProviderAway(f"the discovery document has no usable {name}: {plain(url)}")
         return url
 
 

@@ -75,6 +75,10 @@ async def _refuses(request: Request) -> Response:
     raise HttpError(409, "NOT_NOW", details={"reason": "busy"})
 
 
+async def _file(request: Request) -> Response:
+    return Response("x", headers={"content-disposition": "attachment"}, media_type="application/octet-stream")
+
+
 async def _gone(request: Request) -> Response:
     raise ClientGone
 
@@ -90,6 +94,7 @@ ROUTES: Final = (
     Route("GET", "/fails", _fails),
     Route("GET", "/refuses", _refuses),
     Route("GET", "/gone", _gone),
+    Route("GET", "/file", _file),
 )
 
 
@@ -199,6 +204,10 @@ def test_errors_are_answers_with_all_headers() -> None:
         headers = ask(path).headers
         assert headers["x-frame-options"] == "DENY"
         assert headers["cache-control"] == "no-store"
+
+
+def test_no_cache_keeps_files() -> None:
+    assert ask("/file").headers["cache-control"] == "no-store"
 
 
 def test_a_bug_fails_one_request(caplog: pytest.LogCaptureFixture) -> None:
