@@ -65,7 +65,9 @@ class SecurityHeaders:
                 # Here, because errors pass by the middleware of a route.
                 for cookie in scope.get("state", {}).get("cookies", ()):
                     headers.append("set-cookie", cookie)
-                    headers.setdefault("cache-control", "no-store")
+                    if "no-store" not in (kept := headers.get("cache-control", "")):
+                        # A shared cache would hand the session to others, with an image of Graphite's, for example.
+                        headers["cache-control"] = "no-store" + ", no-transform" * ("no-transform" in kept)
             await send(message)
 
         await self._app(scope, receive, send_secured)

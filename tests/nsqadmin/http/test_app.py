@@ -79,6 +79,11 @@ async def _file(request: Request) -> Response:
     return Response("x", headers={"content-disposition": "attachment"}, media_type="application/octet-stream")
 
 
+async def _image(request: Request) -> Response:
+    request.state.cookies = ["session=1"]  # as the login does it for a session that was refreshed
+    return Response(b"x", headers={"cache-control": "public, max-age=60"}, media_type="image/png")
+
+
 async def _gone(request: Request) -> Response:
     raise ClientGone
 
@@ -94,6 +99,7 @@ ROUTES: Final = (
     Route("GET", "/fails", _fails),
     Route("GET", "/refuses", _refuses),
     Route("GET", "/gone", _gone),
+    Route("GET", "/image", _image),
     Route("GET", "/file", _file),
 )
 
@@ -208,6 +214,11 @@ def test_errors_are_answers_with_all_headers() -> None:
 
 def test_no_cache_keeps_files() -> None:
     assert ask("/file").headers["cache-control"] == "no-store"
+
+
+def test_no_cache_keeps_a_session_with_an_image() -> None:
+    headers = ask("/image").headers
+    assert (headers["set-cookie"], headers["cache-control"]) == ("session=1", "no-store")
 
 
 def test_a_bug_fails_one_request(caplog: pytest.LogCaptureFixture) -> None:
