@@ -58,12 +58,16 @@ class SecurityHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in self._headers.items():
                     headers.setdefault(name, value)
-                if headers.get("content-type", "").startswith(("text/html", "application/json")):
+                kind = headers.get("content-type", "")
+                # Files, too: a shared cache in front of us doesn't know who may see the messages in them.
+                if kind.startswith(("text/html", "application/json")) or "content-disposition" in headers:
                     headers.setdefault("cache-control", "no-store")
                 # Here, because errors pass by the middleware of a route.
                 for cookie in scope.get("state", {}).get("cookies", ()):
                     headers.append("set-cookie", cookie)
-                    headers.setdefault("cache-control", "no-store")
+                    if "no-store" not in (kept := headers.get("cache-control", "")):
+                        # A shared cache would hand the session to others, with an image of Graphite's, for example.
+                        headers["cache-control"] = "no-store" + ", no-transform" * ("no-transform" in kept)
             await send(message)
 
         await self._app(scope, receive, send_secured)

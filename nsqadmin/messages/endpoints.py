@@ -25,7 +25,7 @@ from nsqadmin.messages.events import MOST_SHOWN, SearchEvents, TailEvents
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
 from nsqadmin.messages.model import Message, Page, SearchResult, message_json, page_json
 from nsqadmin.messages.publishing import MOST as MOST_PUBLISHED
-from nsqadmin.messages.reading import MOST
+from nsqadmin.messages.reading import GONE, MOST
 from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.selection import BadSelection, Selection, parse_selection
 from nsqadmin.messages.tail import LONGEST, CannotTail, Tail, nodes_to_tail, sample_rate
@@ -36,6 +36,7 @@ from nsqcommon.web import run_trio
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
     from nsqadmin.messages.service import Messages
@@ -110,8 +111,7 @@ class _Endpoints:
                 if size > _MOST_BYTES:
                     reason = f"together more than {_MOST_BYTES >> 20} MiB: choose fewer messages, or download all"
                     raise HttpError(413, "TOO_LARGE", details={"reason": reason})
-                next_at = next((it.continue_at for it in page.logs), None)
-                at = next_at if next_at is not None and next_at > at else None
+                at = _next_place(page, at, identity)
         return _lines_answer(found, f"{topic}.ndjson", raw=_is_raw(request))
 
     async def search(self, request: Request) -> Response:
@@ -308,6 +308,20 @@ def _page_answer(request: Request, page: Page, name: str) -> Response:
 def _is_one_of(message: Message, log: str, first: int, end: int) -> bool:
     """Return True if the message is in the range, and not in another log that has replaced the one that was meant."""
     return message.sequence is not None and first <= message.sequence < end and (log or message.log) == message.log
+
+
+def _next_place(page: Page, at: int, identity: Identity) -> int | None:
+    """Return where a node's messages go on after this page, which began at `at`; None: they don't.
+
+    Raises a 503 if the node couldn't be read.
+    """
+    for read in page.logs:
+        if read.reason and read.reason not in GONE:
+            reason = identity.quoted(f"{read.node}: {read.reason}")
+            raise HttpError(503, "NODE_NOT_READ", details={"reason": reason})
+        place = read.first if read.reason else read.continue_at  # retention may have removed the first ones
+        return place if place is not None and place > at else None
+    return None
 
 
 def _lines_answer(messages: Iterable[Message], name: str, *, raw: bool) -> Response:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 MASK: Final = "***"
@@ -36,18 +37,20 @@ class Masking:
         except UnicodeDecodeError:
             return None
         if self.paths:
+            repeats: list[None] = []
             try:
-                document = json.loads(text)
+                document = json.loads(text, object_pairs_hook=partial(_members, repeats))
             except (ValueError, RecursionError):
                 if not self.expressions:
                     return None
             else:
                 changed = [_hide(document, path) for path in self.paths]
-                # A document without a hidden field keeps its own formatting, which is worth seeing.
-                text = json.dumps(document, ensure_ascii=False) if any(changed) else text
+                # A document without a hidden field keeps its own formatting, which is worth seeing. But if it has a name
+                # twice, its text shows more than we have looked at.
+                text = json.dumps(document, ensure_ascii=False) if any(changed) or repeats else text
         for expression in self.expressions:
             text = expression.sub(MASK, text)
-        return text.encode()
+        return text.encode("utf-8", "backslashreplace")  # a lone surrogate stays an escape
 
     def masked_text(self, text: str) -> str | None:
         """Return a text that isn't a body, with matches of expressions replaced; None without an expression.
@@ -76,6 +79,14 @@ def parse_masks(rules: Iterable[str]) -> Masking:
         except re.error as error:
             raise BadMask(f"{rule}: {error}") from error
     return Masking(tuple(paths), tuple(expressions))
+
+
+def _members(repeats: list[None], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object. Add to `repeats` if a name is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeats.append(None)
+    return found
 
 
 def _hide(document: Any, path: tuple[str, ...]) -> bool:

@@ -453,6 +453,10 @@ _WORDS: Final = {
 }
 
 
+# Of a node that was read, and doesn't have the messages. With any other reason, it may have them.
+GONE: Final = frozenset((ANOTHER_LOG, *(_WORDS[it] for it in ("TOPIC_NOT_FOUND", "GONE", "BEYOND_END"))))
+
+
 def why(error: UpstreamError, words: Mapping[str, str] = _NO_WORDS) -> str:
     """Return a node's refusal or failure in words; `words` has those for one request, by nsqd's code."""
     code = code_of(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import time
 from typing import TYPE_CHECKING
 
@@ -207,12 +208,13 @@ class Messages:
         page = await self.read(channel.topic, identity, node=node, place=str(sequence), limit=1)
         found = next((it for it in page.messages if it.sequence == sequence), None)
         why = next((it.reason for it in page.logs if it.reason), "")
-        if found is None and channel.buried_count:
-            buried = await self.buried.one(channel, identity, node, str(sequence))
-            found = next((it.message for it in buried.lines), None)
-        if found is None and place and channel.deferred_count:
-            deferred = await self.deferred.one(channel, identity, node, place)
-            found = next((it.message for it in deferred.lines if it.sequence == sequence), None)
+        with suppress(ValueError):  # no place in a list
+            if found is None and channel.buried_count:
+                buried = await self.buried.one(channel, identity, node, str(sequence))
+                found = next((it.message for it in buried.lines), None)
+            if found is None and place and channel.deferred_count:
+                deferred = await self.deferred.one(channel, identity, node, place)
+                found = next((it.message for it in deferred.lines if it.sequence == sequence), None)
         return found, "" if found is not None else why or "its node no longer has it"
 
     async def edit(self, wanted: EditedMessage, caller: Caller) -> EditReceipt:

@@ -334,7 +334,8 @@ class LoginFlow:
         return session.state(now, longest=self._longest) is State.DUE and now >= self._pause_of(session)
 
     def _pause_of(self, session: Session) -> float:
-        return max(self._not_before.get("", 0.0), self._not_before.get(session.id, 0.0))
+        until = max(self._not_before.get("", 0.0), self._not_before.get(session.id, 0.0))
+        return until if until <= self._clock() + _RETRY else 0.0  # otherwise the clock was set back since
 
     def _over(self, session: Session) -> NoSession:
         if session.refresh_token and self._is_away and self._clock() < session.began + self._longest:

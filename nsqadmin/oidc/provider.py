@@ -117,7 +117,7 @@ class Provider:
     async def metadata(self) -> Metadata:
         """Return the discovery document, read at most an hour ago if the provider answers. Raise ProviderAway."""
         async with self._reading:
-            now = self._clock()
+            now = trio.current_time()  # `_clock` may be set back, and then nothing would be read again for a long time
             if self._metadata is not None and now < self._metadata_at + _FRESH_FOR:
                 return self._metadata
             if self._failed is not None and now < self._failed[0] + _FAILED_PAUSE:
@@ -128,7 +128,7 @@ class Provider:
                 self._metadata_at = now
             except ProviderAway as error:
                 if self._metadata is None:
-                    self._failed = (self._clock(), error)  # after the time limit, that is not `now`
+                    self._failed = (trio.current_time(), error)  # after the time limit, that is not `now`
                     raise
                 self._metadata_at = now - _FRESH_FOR + _KEYS_PAUSE  # go on with the old one, and try again soon
                 log.warning("OIDC: keeping the old discovery document - %s", error)
@@ -184,7 +184,7 @@ class Provider:
         """
         metadata = await self.metadata()
         async with self._reading:
-            now = self._clock()
+            now = trio.current_time()
             is_old = now >= self._keys_at + _FRESH_FOR
             is_missing = not keys_for(header, self._keys) and now >= self._keys_tried_at + _KEYS_PAUSE
             if is_old or is_missing:
@@ -287,7 +287,7 @@ class Provider:
         """Return the document if it is the issuer's own. Raise ProviderAway."""
         if document.get("issuer") != self.issuer:
             raise ProviderAway(
-                f"the discovery document names the issuer {str(document.get('issuer'))[:300]}, "
+                f"the discovery document names the issuer {plain(document.get('issuer'))}, "
                 f"but --oidc-issuer is {self.issuer}; they must be equal, also in a slash at the end"
             )
         urls = {
@@ -303,7 +303,7 @@ class Provider:
             it for it in known if isinstance(it, str)
         }:
             raise ProviderAway(
-                f"the provider takes a client secret neither by HTTP Basic nor as a field: {str(known)[:200]}"
+                f"the provider takes a client secret neither by HTTP Basic nor as a field: {plain(known)}"
             )
         return Metadata(
             **urls,
@@ -321,7 +321,7 @@ class Provider:
             or why_not_a_url(url)
             or (url.startswith("http:") and self.issuer.startswith("https:"))
         ):
-            raise ProviderAway(f"the discovery document has no usable {name}: {str(url)[:300]}")
+            raise ProviderAway(f"the discovery document has no usable {name}: {plain(url)}")
         return url
 
 

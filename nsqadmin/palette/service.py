@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nsqcommon.job_reports import JobEvent
 
 _MOST_KNOWN: Final = 200_000  # rights to topics, over all users
+_MOST_USERS: Final = 1000  # whose rights we keep: where no proxy is checked, anyone can have any name
 _MOST_QUEUES: Final = 50  # to look for a job in
 _SECONDS: Final = 3.0  # for the history of all queues
 _MOST_NAMED: Final = 5  # nodes or queues in a note
@@ -85,7 +86,7 @@ class Palette:
 
     def _rights_of(self, identity: Identity) -> dict[tuple[Right, str], bool]:
         """Return the rights that we have looked up for this user. A changed roles file makes another identity."""
-        if sum(map(len, self._rights.values())) > _MOST_KNOWN:
+        if len(self._rights) > _MOST_USERS or sum(map(len, self._rights.values())) > _MOST_KNOWN:
             self._rights.clear()
         return self._rights.setdefault(identity, {})
 

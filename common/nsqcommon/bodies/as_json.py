@@ -29,7 +29,8 @@ class TooMuch(ValueError):
 def as_json(value: object, *, most: int, hidden_bytes: str | None = None) -> Any:
     """Return the value as `json.dumps` takes it. Raises TooMuch if it has more than `most` values, or is too deep.
 
-    With `hidden_bytes`, that text stands for each run of bytes.
+    With `hidden_bytes`, that text stands for each run of bytes, and for the value of a key that is bytes: if a rule says
+    which fields to hide, it can't name this one.
     """
     return _Writer(most, hidden_bytes).write(value, 1)
 
@@ -52,7 +53,12 @@ class _Writer:
             return value if math.isfinite(value) else _word_of(value)
         if kind is dict:
             self._enter(len(value), depth)
-            return {key if type(key) is str else self._key(key): self.write(it, depth + 1) for key, it in value.items()}
+            return {
+                key if type(key) is str else self._key(key): self._hidden_bytes
+                if self._hidden_bytes is not None and isinstance(key, bytes | tuple)
+                else self.write(it, depth + 1)
+                for key, it in value.items()
+            }
         if kind is list or kind is tuple:
             self._enter(len(value), depth)
             return [self.write(it, depth + 1) for it in value]

@@ -8,6 +8,7 @@ from nsqcommon.bodies.parsing import Cause, Unfit
 
 HEADER_SIZE: Final = 5  # bytes
 _LONGEST_VARINT: Final = 10
+_MOST_INDEXES: Final = 100  # one for each level of nested message types
 
 
 def schema_number(body: bytes) -> int:
@@ -24,7 +25,7 @@ def without_indexes(body: bytes) -> bytes:
     They are a count and as many numbers; a count of zero is short for the list [0]. Raises Unfit.
     """
     count, place = _varint(body, 0)
-    if count < 0:
+    if not 0 <= count <= _MOST_INDEXES:
         raise Unfit(Cause.NOT_CONFLUENT, "the list of Protobuf's message indexes is broken")
     for _ in range(count):
         _, place = _varint(body, place)

@@ -75,6 +75,15 @@ async def _refuses(request: Request) -> Response:
     raise HttpError(409, "NOT_NOW", details={"reason": "busy"})
 
 
+async def _file(request: Request) -> Response:
+    return Response("x", headers={"content-disposition": "attachment"}, media_type="application/octet-stream")
+
+
+async def _image(request: Request) -> Response:
+    request.state.cookies = ["session=1"]  # as the login does it for a session that was refreshed
+    return Response(b"x", headers={"cache-control": "public, max-age=60"}, media_type="image/png")
+
+
 async def _gone(request: Request) -> Response:
     raise ClientGone
 
@@ -90,6 +99,8 @@ ROUTES: Final = (
     Route("GET", "/fails", _fails),
     Route("GET", "/refuses", _refuses),
     Route("GET", "/gone", _gone),
+    Route("GET", "/image", _image),
+    Route("GET", "/file", _file),
 )
 
 
@@ -199,6 +210,15 @@ def test_errors_are_answers_with_all_headers() -> None:
         headers = ask(path).headers
         assert headers["x-frame-options"] == "DENY"
         assert headers["cache-control"] == "no-store"
+
+
+def test_no_cache_keeps_files() -> None:
+    assert ask("/file").headers["cache-control"] == "no-store"
+
+
+def test_no_cache_keeps_a_session_with_an_image() -> None:
+    headers = ask("/image").headers
+    assert (headers["set-cookie"], headers["cache-control"]) == ("session=1", "no-store")
 
 
 def test_a_bug_fails_one_request(caplog: pytest.LogCaptureFixture) -> None:

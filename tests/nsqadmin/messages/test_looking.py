@@ -276,6 +276,13 @@ def test_without_the_right_a_search_is_no_oracle(protobuf: Decoders, wanted: str
     assert sequences(page(cluster, MASKED, wanted)) == []
 
 
+def test_without_the_right_half_a_character_hides_no_page() -> None:
+    bodies = [rb'{"customer": {"email": "ada7@shop.example"}, "half": "\ud800"}', b'{"a": 1}']
+    found = page(Histories(None, MASKS, n1=History(bodies)), MASKED)
+    assert sequences(found) == [0, 1]
+    assert "ada7" not in texts(found)
+
+
 def test_without_the_right_a_search_finds_what_is_shown(protobuf: Decoders) -> None:
     cluster = Histories(protobuf, MASKS, n1=History([SECRET]))
     assert sequences(search(cluster, "customer.country = DE", MASKED)) == [0]

@@ -44,6 +44,15 @@ def test_what_is_not_touched_keeps_its_spelling() -> None:
     assert parse_masks(["$.other"]).masked(b'{"a" : 1}') == b'{"a" : 1}'
 
 
+def test_a_name_that_is_there_twice_hides_nothing_from_the_rules() -> None:
+    assert parse_masks(["$.a.b"]).masked(b'{"a": {"b": "secret"}, "a": {}}') == b'{"a": {}}'
+    assert parse_masks(["$.a"]).masked(b'{"a": "secret", "a": 1}') == b'{"a": "***"}'
+
+
+def test_half_a_character_stays_as_it_is() -> None:
+    assert parse_masks(["$.a"]).masked(rb'{"a": 1, "b": "\ud800"}') == rb'{"a": "***", "b": "\ud800"}'
+
+
 @pytest.mark.parametrize("rule", ["$.a..b", "(", "$."])
 def test_bad_rules_are_refused(rule: str) -> None:
     with pytest.raises(BadMask):

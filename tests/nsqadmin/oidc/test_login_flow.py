@@ -642,6 +642,24 @@ async def test_a_refresh_token_that_is_too_long_for_a_cookie_is_left_out(world: 
     assert await browser.me() == 401
 
 
+@in_world
+async def test_a_clock_that_is_set_back_does_not_keep_rights_from_being_read(world: World) -> None:
+    world.ahead = 200.0
+    browser = world.browser()
+    await browser.log_in()
+
+    async def is_away(path: str) -> None:
+        raise OSError("refused")
+
+    world.provider.before = is_away
+    world.pass_time(3000)
+    assert (await browser.me())["groups"] == ["sre"]
+    world.provider.before = None
+    world.provider.user |= {"groups": ["support"]}
+    world.ahead = 0.0
+    assert (await browser.me())["groups"] == ["support"]
+
+
 # The end
 
 

@@ -84,6 +84,27 @@ async def test_old_documents_are_used_while_the_provider_is_away(world: World) -
     assert world.provider.asked.total() == asked
 
 
+@in_world
+async def test_a_clock_that_is_set_back_does_not_stop_the_reading(world: World) -> None:
+    world.ahead, provider = 30.0, provider_of(world)
+
+    async def is_away(path: str) -> None:
+        raise OSError("refused")
+
+    world.provider.before = is_away
+    with pytest.raises(ProviderAway):
+        await provider.metadata()
+    world.provider.before = None
+    world.ahead = -20.0
+    world.pass_time(5)
+    await verify(world, provider)
+    world.ahead = -50.0
+    world.pass_time(60)
+    world.provider.key = new_key("k2")
+    world.provider.keys = [dict(world.provider.key.as_dict(private=False))]
+    assert (await verify(world, provider, "k2"))["sub"] == "u"
+
+
 async def answers_with(provider: Provider, answer: bytes, *headers: tuple[bytes, bytes]) -> str:
     """Return the error when the provider sends this."""
 

@@ -16,7 +16,7 @@ def test_only_the_unchanged_text_opens(value: bytes, data: strategies.DataObject
     assert sealer.open(sealed) == value
     assert sealer.seal(value) != sealed
     position = data.draw(strategies.integers(0, len(sealed) - 2))  # the last character has bits that don't count
-    other = data.draw(strategies.sampled_from([it for it in "AZaz09-_" if it != sealed[position]]))
+    other = [it for it in "AZaz09-_" if it != sealed[position]][data.draw(strategies.integers(0, 6))]
     assert sealer.open(sealed[:position] + other + sealed[position + 1 :]) is None
 
 

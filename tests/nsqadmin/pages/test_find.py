@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from html import unescape
 from typing import Any, cast
@@ -21,6 +22,7 @@ from nsqadmin.http.app import application
 from nsqadmin.http.config import Settings
 from nsqadmin.options import Options
 from nsqadmin.pages import find
+from nsqadmin.palette.service import Palette
 from nsqadmin.parts.painter import Painter
 from nsqadmin.services import Services
 from nsqcommon.origin import OwnHosts
@@ -153,3 +155,21 @@ def test_a_user_sees_only_the_topics_of_their_roles(app: Starlette) -> None:
     assert jump(app, "ledger", "some")["found"] == []
     assert {it["name"] for it in jump(app, "a = 1", "some")["found"]} == {"Search a = 1 in orders"}
     assert "payments" not in page(app, "p", "some")
+
+
+def test_the_rights_of_only_so_many_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Palette] = []
+
+    def palette(*given: Any) -> Palette:
+        made.append(Palette(*given))
+        return made[0]
+
+    async def ask_all() -> None:
+        for number in range(20):
+            await made[0].answer(Identity(user=f"user {number}", roles=(READERS,)), "")
+
+    monkeypatch.setattr("nsqadmin.pages.find.Palette", palette)
+    monkeypatch.setattr("nsqadmin.palette.service._MOST_USERS", 5)
+    site()
+    asyncio.run(ask_all())
+    assert len(made[0]._rights) < 8

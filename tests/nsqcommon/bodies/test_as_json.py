@@ -49,6 +49,9 @@ def test_each_value_has_a_form_in_json(value: object, shown: object) -> None:
 
 def test_bytes_can_be_hidden() -> None:
     assert as_json({"a": b"4929", "b": [b""]}, most=9, hidden_bytes="***") == {"a": "***", "b": ["***"]}
+    hidden = as_json({b"email": "ada", (b"email",): ["ada"], 1: "x"}, most=9, hidden_bytes="***")
+    assert "ada" not in str(hidden)
+    assert hidden["1"] == "x"
 
 
 def test_values_are_counted_and_levels_too() -> None:
