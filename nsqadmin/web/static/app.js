@@ -557,7 +557,7 @@ const Numbers = (() => {
 
   // Keys
 
-  const places = { o: "/", t: "/topics", c: "/consumers", n: "/nodes", l: "/lookup", a: "/activity" };
+  const places = { o: "/", t: "/topics", c: "/consumers", j: "/jobs", n: "/nodes", l: "/lookup", a: "/activity" };
   let wentAt = 0, here = null;
   function move(by) {
     const rows = $$("[data-row]:not([hidden])").filter((row) => row.checkVisibility());
