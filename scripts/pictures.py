@@ -34,7 +34,7 @@ FOLDER: Final = ROOT / "docs" / "pictures"
 LARGEST: Final = 200_000  # bytes
 WIDTH: Final = 1200
 TRAFFIC: Final = 240.0  # seconds; a consumer is stuck after 30 of them, and a chart needs some more
-SILENCE: Final = 60.0  # seconds that the node hangs before its pictures
+SILENCE: Final = 90.0  # seconds that the node hangs before its pictures
 RATE: Final = 50.0  # orders a second
 
 
@@ -61,7 +61,7 @@ def _select_topics(browser: Browser) -> None:
 
 
 RUNNING: Final = (
-    Picture("overview", "/", 900, dark=True),
+    Picture("overview", "/", 900, width=1280, dark=True),
     Picture("diagnosis", "/topics/shipments/labels", 900, dark=True),
     Picture("topics", "/topics", 700, prepare=_select_topics),
     Picture("jobs", "/jobs", 520, dark=True),
@@ -80,7 +80,7 @@ RUNNING: Final = (
 )
 SILENT: Final = (
     Picture("silent-node", "/nodes", 560, width=1500),
-    Picture("silent-charts", "/topics/orders/billing", 760),
+    Picture("silent-charts", "/topics/prints/printer", 900),
 )
 
 _HIDE: Final = """

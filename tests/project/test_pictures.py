@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from scripts.drawing import FOLDER, files
-from scripts.pictures import RUNNING, LARGEST, SILENT
+from scripts.pictures import LARGEST, RUNNING, SILENT
 from tests.project.test_docs import DOCUMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
