@@ -154,7 +154,10 @@ def client_groups(rows: Iterable[ClientRow], by: str) -> tuple[ClientGroup, ...]
 
 def _group(key: str, rows: list[ClientRow]) -> ClientGroup:
     clients = [row.client for row in rows]
-    worst = min(rows, key=lambda row: row.rank)
+    working = [
+        row for row in rows if row.state.word != "Idle"
+    ]  # a connection without work says nothing about the others
+    worst = min(working or rows, key=lambda row: row.rank)
     ages = [client.oldest_in_flight for client in clients if client.oldest_in_flight is not None]
     return ClientGroup(
         host=key,
