@@ -1,47 +1,41 @@
-"""The pictures of the documents: a cluster with troubles, nsqadmin, and a browser that looks at it.
+"""The pictures of the documents: the demo, and a browser that looks at it.
 
 Everything runs on this machine's loopback, at free ports, and ends with the script.
-The troubles: mail hangs, the ledger fails, nobody reads fraud, ana has paused the warehouse, and at last a node hangs.
+The troubles are those of the demo's shop. Ana pauses the reminders, and at last a node hangs.
 """
 
 from __future__ import annotations
 
 import base64
-import itertools
-import json
+import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 from scripts.command_line import option, read_options
+from scripts.demo_cluster import HOST, SHIFTS, Cluster, first_free
 
 if TYPE_CHECKING:  # --help works without the browser's driver
-    from nsqcommon.wire.message import Message
     from tests.support.browser import Browser
-    from tests.support.client import Client
-    from tests.support.process import Nsqadmin, Nsqd
-
-    Treat = Callable[[Client, Message, int], None]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "pictures"
 LARGEST: Final = 200_000  # bytes
 WIDTH: Final = 1200
-TRAFFIC: Final = 60.0  # seconds; a consumer is stuck after 30 of them, and a chart needs some more
-SILENCE: Final = 15.0  # seconds that the node hangs before its picture
-CHANNELS: Final = {"orders": ("billing", "mail", "fraud"), "payments": ("ledger",), "stock": ("warehouse",)}
-GOODS: Final = ("kettle", "lamp", "bicycle", "umbrella", "clock")
-CITIES: Final = ("Oslo", "Lisbon", "Ghent", "Turin")
+TRAFFIC: Final = 240.0  # seconds; a consumer is stuck after 30 of them, and a chart needs some more
+SILENCE: Final = 90.0  # seconds that the node hangs before its pictures
+RATE: Final = 50.0  # orders a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,176 +56,105 @@ def _choose_what_to_replay(browser: Browser) -> None:
     browser.click_text("billing", "#dialog label")
 
 
-HEALTHY: Final = (
-    Picture("overview", "/", 900, dark=True),
-    Picture("diagnosis", "/topics/orders/fraud", 900, dark=True),
-    Picture("consumers", "/consumers?group=none", 620, width=1500),
-    Picture("messages", "/topics/orders?tab=messages&filter=bicycle&columns=number+item+city+price", 760),
+def _select_topics(browser: Browser) -> None:
+    browser.run("[...document.querySelectorAll('tr.topic [name=pick]')].slice(1, 6).forEach((it) => it.click())")
+
+
+RUNNING: Final = (
+    Picture("overview", "/", 900, width=1280, dark=True),
+    Picture("diagnosis", "/topics/shipments/labels", 900, dark=True),
+    Picture("topics", "/topics", 700, prepare=_select_topics),
+    Picture("jobs", "/jobs", 520, dark=True),
+    Picture("consumers", "/consumers?group=user_agent", 620, width=1500),
+    Picture("messages", "/topics/orders?tab=messages&filter=bicycle&columns=number+item+price", 760),
     Picture(
         "replay",
-        "/topics/orders?tab=messages&filter=price+%3D+94+and+number+%3E+1600&columns=number+item+city+price",
+        "/topics/orders?tab=messages&filter=item+%3D+bicycle+and+price+%3E+450&columns=number+item+price",
         900,
         dark=True,
         prepare=_choose_what_to_replay,
     ),
-    Picture("drain", "/nodes/drain?node={node}", 560),
-    Picture("paused", "/topics/stock/warehouse", 560),
+    Picture("drain", "/nodes/drain?node={node}", 760),
+    Picture("paused", "/topics/reminders/send", 560),
     Picture("activity", "/activity", 360),
 )
-SILENT: Final = (Picture("silent-node", "/nodes", 560, width=1500),)
+SILENT: Final = (
+    Picture("silent-node", "/nodes", 560, width=1500),
+    Picture("silent-charts", "/topics/prints/printer", 900),
+)
 
 _HIDE: Final = """
 const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-while (walk.nextNode()) if (walk.currentNode.data.trim() === arguments[0]) walk.currentNode.data = ' broker';
+while (walk.nextNode()) if (walk.currentNode.data.trim() === arguments[0]) walk.currentNode.data = ' shop';
 """
 
 
-class Shop:
-    """Producers and consumers of a shop, until the end. A consumer treats its messages as it is told to."""
-
-    def __init__(self, nodes: tuple[Nsqd, ...]) -> None:
-        self._nodes = nodes
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
-
-    def __enter__(self) -> Shop:
-        for at, node in enumerate(self._nodes):
-            for topic, channels in CHANNELS.items():
-                node.post(f"/topic/create?topic={topic}")
-                for channel in channels:
-                    node.post(f"/channel/create?topic={topic}&channel={channel}")
-            for number in (1, 2):
-                self._consume(node, "orders", "billing", f"billing-{number}", _finish)
-                self._consume(node, "payments", "ledger", f"ledger-{number}", _fail_often)
-            self._consume(node, "stock", "warehouse", "warehouse-1", _finish)
-            # It takes what it may have, and never answers.
-            self._connect(node, "mail-1", "mailer/2.3").subscribe("orders", "mail", ready=10)
-            self._start(self._publish, self._connect(node, "shop-1", "go-nsq/1.1.0"), at)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _start(self, work: Callable[..., None], *arguments: object) -> None:
-        self._threads.append(threading.Thread(target=work, args=arguments))
-        self._threads[-1].start()
-
-    def _connect(self, node: Nsqd, name: str, agent: str) -> Client:
-        client = node.connect()  # closed together with the node
-        # Nobody here answers heartbeats; a node disconnects such a client after two minutes.
-        client.identify(
-            client_id=name,
-            hostname=f"{name}.shop",
-            user_agent=agent,
-            msg_timeout=600_000,
-            heartbeat_interval=60_000,
-        )
-        return client
-
-    def _consume(self, node: Nsqd, topic: str, channel: str, name: str, treat: Treat) -> None:
-        client = self._connect(node, name, "go-nsq/1.1.0")
-        client.subscribe(topic, channel, ready=5)
-        self._start(self._treat, client, treat)
-
-    def _treat(self, client: Client, treat: Treat) -> None:
-        from tests.support.client import Disconnected
-
-        for number in itertools.count():
-            if self._stopping.is_set():
-                return
-            try:
-                treat(client, client.message(timeout=1), number)
-            except TimeoutError:
-                pass  # nothing came
-            except (Disconnected, OSError):
-                return
-
-    def _publish(self, client: Client, at: int) -> None:
-        from tests.support.client import Disconnected
-
-        for number in itertools.count(at + 1, 3):
-            if self._stopping.wait(0.09):
-                return
-            order = {
-                "number": number,
-                "item": GOODS[number % 5],
-                "city": CITIES[number % 4],
-                "price": number * 7 % 90 + 5,
-            }
-            body = json.dumps(order).encode()
-            topics = ["orders", *(["payments"] if number % 2 else []), *(["stock"] if number % 5 == 0 else [])]
-            try:
-                for topic in topics:
-                    client.publish(topic, body)
-            except (Disconnected, OSError):
-                return  # the node hangs now
-
-
-def _finish(client: Client, message: Message, _: int) -> None:
-    client.finish(message)
-
-
-def _fail_often(client: Client, message: Message, number: int) -> None:
-    if number % 5 < 3:
-        client.requeue(message, 3000)
-    else:
-        client.finish(message)
-
-
 @contextmanager
-def _cluster(folder: Path) -> Iterator[tuple[Nsqadmin, tuple[Nsqd, ...]]]:
-    from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd
+def _demo(folder: Path) -> Iterator[Cluster]:
+    """Run the demo, as `scripts/demo` does, until the end."""
+    cluster = first_free([Cluster(folder, shift, RATE) for shift in SHIFTS])
+    if cluster is None:
+        raise OSError("the ports of the demo are in use")
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "scripts.demo_cluster",
+        f"--folder={folder}",
+        f"--shift-ports={cluster.shift}",
+    ]
+    with (folder / "demo.log").open("wb") as log:
+        demo = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+    try:
+        yield cluster
+    finally:
+        demo.terminate()
+        demo.wait()
 
-    with ExitStack() as stack:
-        lookupds = [stack.enter_context(Nsqlookupd()) for _ in range(2)]
-        told = [f"lookupd-tcp-address=127.0.0.1:{it.tcp[1]}" for it in lookupds]
-        nodes = tuple(
-            stack.enter_context(
-                Nsqd(folder / f"nsqd-{number}", "broadcast-address=127.0.0.1", "retention-time=24h", *told)
-            )
-            for number in (1, 2, 3)
-        )
-        asked = [f"lookupd-http-address=127.0.0.1:{it.http_address[1]}" for it in lookupds]
-        admin = stack.enter_context(Nsqadmin("sample-interval=1s", "discovery-interval=2s", "enable-publish", *asked))
-        yield admin, nodes
+
+def _process_of(node: Path) -> int:
+    """Return the id of the nsqd that has this data path."""
+    wanted = f"--data-path={node}".encode()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if wanted in file.read_bytes().split(b"\0"):
+                return int(file.parent.name)
+    raise OSError(f"no process has the data path {node}")
 
 
 def make(folder: Path) -> None:
-    """Make all pictures in this folder. Raise OSError, AssertionError or Refused if something does not work."""
+    """Make all pictures in this folder. Raise OSError or AssertionError if something does not work."""
     from tests.support.browser import open_browser
-    from tests.support.cluster import name_of
 
     temporary = Path(tempfile.mkdtemp(prefix="nsq-pictures-"))
     try:
-        say("starting 2 nsqlookupd, 3 nsqd, nsqadmin and chromium")
-        with _cluster(temporary) as (admin, nodes), open_browser(temporary / "browser") as browser:
-            browser.base = f"http://127.0.0.1:{admin.http_address[1]}"
+        say("starting the demo and chromium")
+        with _demo(temporary) as cluster, open_browser(temporary / "browser") as browser:
+            browser.base = f"http://{HOST}:{cluster.admin_port}"
             browser.command("Network.enable", {})
             browser.command("Network.setExtraHTTPHeaders", {"headers": {"X-Forwarded-User": "ana"}})
-            with Shop(nodes):
-                _wait(TRAFFIC / 2, "traffic")
-                _pause(admin)
-                _wait(TRAFFIC / 2, "traffic with a paused channel")
-                for picture in HEALTHY:
-                    _take(browser, picture, folder, name_of(nodes[1]))
-                nodes[2].send_signal(signal.SIGSTOP)
-                try:
-                    _wait(SILENCE, "a node that hangs")
-                    for picture in SILENT:
-                        _take(browser, picture, folder, name_of(nodes[2]))
-                finally:
-                    nodes[2].send_signal(signal.SIGCONT)
+            _wait(TRAFFIC / 2, "traffic")
+            _pause(browser.base)
+            _wait(TRAFFIC / 2, "traffic with a paused channel")
+            for picture in RUNNING:
+                _take(browser, picture, folder, f"{HOST}:{cluster.nsqds[1] + 1}")
+            hangs = _process_of(temporary / "nsqd3")
+            os.kill(hangs, signal.SIGSTOP)
+            try:
+                _wait(SILENCE, "a node that hangs")
+                for picture in SILENT:
+                    _take(browser, picture, folder, f"{HOST}:{cluster.nsqds[2] + 1}")
+            finally:
+                os.kill(hangs, signal.SIGCONT)
     finally:
         shutil.rmtree(temporary)
 
 
-def _pause(admin: Nsqadmin) -> None:
-    fields = urlencode({"topic": "stock", "channel": "warehouse"}).encode()
+def _pause(base: str) -> None:
+    fields = urlencode({"topic": "reminders", "channel": "send"}).encode()
     headers = {"content-type": "application/x-www-form-urlencoded", "X-Forwarded-User": "ana"}
-    answer = admin.http("POST", "/actions/pause_channel", fields, headers=headers)
-    assert answer.status == 200, answer
+    with urlopen(Request(f"{base}/actions/pause_channel", fields, headers), timeout=10) as answer:
+        assert answer.status == 200, answer
 
 
 def _take(browser: Browser, picture: Picture, folder: Path, node: str) -> None:
@@ -267,9 +190,8 @@ class PicturesOptions:
 
 
 def main() -> int:
-    about = "Make the pictures of the documents from a cluster on this machine; takes about two minutes."
+    about = "Make the pictures of the documents from a cluster on this machine; takes about six minutes."
     chosen = read_options(PicturesOptions, name="scripts/make-pictures", about=about)
-    from tests.support.client import Refused
     from tests.support.needs import missing
 
     if reason := missing("browser"):
@@ -278,7 +200,7 @@ def main() -> int:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     try:
         make(chosen.folder)
-    except (AssertionError, OSError, Refused) as error:
+    except (AssertionError, OSError) as error:
         say(f"make-pictures: {error}")
         return 1
     return 0

@@ -123,7 +123,7 @@ def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Ac
         text = f"the last consumer of {what} has left"
         yield Activity(at=at, what="consumers_gone", text=text, topic=now.topic, channel=now.name)
     elif now.client_count and not before.client_count:
-        text = f"{what} has consumers again"
+        text = f"{what} has consumers now"
         yield Activity(at=at, what="consumers_back", text=text, topic=now.topic, channel=now.name)
 
 

@@ -46,7 +46,8 @@ def growing(channel: Channel, case: Case) -> Iterator[Finding]:
         number("buried in total", channel.buried_count),
         rate("finished", case.mean(Metric.FINISHED, LATELY)),
         *_told(reasons),
-        window=LATELY,
+        # If all that are buried were buried lately, we have seen the first one, so the incident begins with it.
+        window=LATELY if channel.buried_count > buried else 0.0,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -171,7 +172,7 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
         + (f"{waiting:,} waiting" if waiting else f"{in_flight:,} in flight"),
         f"Find out what the handlers wait for. If the work simply takes long, {remedy}.",
         *([say("stuck on", ", ".join(stall.nodes))] if stall.nodes else []),
-        number("timed out since", stall.timed_out),
+        number("timed out meanwhile", stall.timed_out),
         number("waiting", waiting),
         number("in flight", in_flight),
         number("ready count", channel.ready_count or 0),
@@ -516,8 +517,11 @@ def _worst(channel: Channel, case: Case) -> Iterator[Evidence]:
     """Name the worst consumers, and their problems."""
     bad = [it for it in judged(channel, case.snapshot.taken_at) if it.condition in NEEDS_ATTENTION]
     if bad:
-        named = "; ".join(f"{name_of(it.client)} {it.word}" for it in bad[:_WORST])
-        yield say("worst consumers", named + (f"; {len(bad) - _WORST:,} more" if len(bad) > _WORST else ""))
+        counts = Counter(f"{name_of(it.client)} {it.word}" for it in bad)
+        shown = tuple(counts.items())[:_WORST]
+        named = "; ".join(f"{text} ({count:,} connections)" if count > 1 else text for text, count in shown)
+        more = len(bad) - sum(count for _, count in shown)
+        yield say("worst consumers", named + (f"; {more:,} more" if more else ""))
 
 
 def _held_for(case: Case, holds: Callable[[float, float], bool]) -> float:

@@ -98,6 +98,8 @@ class Book:
         self._by_key: Mapping[str, Incident] = {}
         self._open: tuple[Open, ...] | None = ()
         self._started = 0.0  # the first snapshot
+        self._first_nodes: frozenset[str] = frozenset()  # of it, if all of them answered
+        self._first_topics: frozenset[str] = frozenset()
         self._observed = 0
         self._told: tuple[Incident, ...] = ()  # the incidents of the last snapshot whose findings listeners know
         self._moved: dict[str, Open] = {}  # incidents that listeners know of, and whose findings are in others now
@@ -107,6 +109,9 @@ class Book:
         now, before = snapshot.taken_at, self._snapshot.taken_at
         if not self._observed:
             self._started = now
+            if all(node.is_reachable for node in snapshot.nodes):
+                self._first_nodes = frozenset(node.address for node in snapshot.nodes)
+                self._first_topics = frozenset(topic.name for topic in snapshot.topics)
         gone = self._by_key
         marks = self._marks
         told = [it for key, it in gone.items() if self._is_told(key)]
@@ -215,7 +220,15 @@ class Book:
         leading = incident.leading
         if incident.since < self._started - self._snapshot.interval:
             return False  # we know when it began
+        if self._have_appeared(incident.topics):
+            return False
         return self._observed < _FIRST or incident.since - leading.window <= self._started
+
+    def _have_appeared(self, topics: Sequence[str]) -> bool:
+        """Return True if none of the topics existed at our first snapshot. A topic of a node that we didn't see then may have."""
+        if not topics or not self._first_topics.isdisjoint(topics):
+            return False
+        return bool(self._first_nodes) and all(it.address in self._first_nodes for it in self._snapshot.nodes)
 
     def _look_up_changes(self, followed: Iterable[Incident], news: Mapping[str, _News], now: float) -> None:
         recent: Recent | None = None

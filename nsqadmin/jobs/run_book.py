@@ -48,7 +48,9 @@ class TaskRuns:
     done_a_minute: int  # ended well or badly in the last minute
     times: tuple[float, ...]  # milliseconds of its last runs that succeeded
     running: int
-    done_lately: tuple[int, ...] = ()  # runs that ended well or badly, in each half minute of the last 12, oldest first
+    done_lately: tuple[
+        int, ...
+    ] = ()  # runs that ended well or badly, in each half minute of the last 12 min, as far as we were there, oldest first
     failed_lately: tuple[int, ...] = ()
     raised: int = 0  # kept failures of jobs that weren't buried
 
@@ -136,6 +138,7 @@ class RunBook:
         self.is_running_cut = False  # more jobs run than we keep
         self._wall = wall
         self._running = 0  # of all workers
+        self._began = int(wall())
         self._tasks: dict[tuple[str, str], _Counted] = {}
         self._workers: OrderedDict[str, _Worker] = OrderedDict()  # those heard of last at the end
         self.failed = 0  # runs since nsqadmin listens, also of tasks that aren't listed
@@ -266,9 +269,12 @@ class RunBook:
             key = event.topic, event.name
             running[key] = running.get(key, 0) + 1
         raised = Counter((event.topic, event.name) for event in self.raised())
+        observed = max(
+            1, int(now) // HISTORY_STEP - self._began // HISTORY_STEP + 1
+        )  # half minutes; none before is known
         for (topic, name), it in self._tasks.items():
             it.forget_old(now)
-            done_lately, failed_lately = it.history.until(now)
+            done_lately, failed_lately = (counts[-observed:] for counts in it.history.until(now))
             yield TaskRuns(
                 topic=topic,
                 channel=it.channel,

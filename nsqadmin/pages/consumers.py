@@ -14,6 +14,7 @@ from nsqadmin.messages.in_flight import name_of_consumer
 from nsqadmin.parts.painter import word_of
 from nsqadmin.parts.sparks import Sparks
 from nsqadmin.parts.status import State
+from nsqcommon.wire.names import EPHEMERAL
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,6 +38,7 @@ _KINDS: Final = {
     Condition.NEW: "muted",
     Condition.OK: "ok",
 }
+_BAD: Final = frozenset(("problem", "warning"))
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
@@ -152,14 +154,17 @@ def client_groups(rows: Iterable[ClientRow], by: str) -> tuple[ClientGroup, ...]
 
 def _group(key: str, rows: list[ClientRow]) -> ClientGroup:
     clients = [row.client for row in rows]
-    worst = min(rows, key=lambda row: row.rank)
+    working = [
+        row for row in rows if row.state.word != "Idle"
+    ]  # a connection without work says nothing about the others
+    worst = min(working or rows, key=lambda row: row.rank)
     ages = [client.oldest_in_flight for client in clients if client.oldest_in_flight is not None]
     return ClientGroup(
         host=key,
         state=worst.state,
         rank=(*worst.rank[:3], key),
         connections=len(rows),
-        channels=tuple(sorted({(row.topic, row.channel) for row in rows})),
+        channels=_worst_first(rows),
         nodes=len({client.node for client in clients}),
         in_flight=sum(client.in_flight_count for client in clients),
         ready=sum(client.ready_count for client in clients),
@@ -169,6 +174,16 @@ def _group(key: str, rows: list[ClientRow]) -> ClientGroup:
         requeue_rate=_summed(client.requeue_rate for client in clients),
         oldest=max(ages, default=None),
     )
+
+
+def _worst_first(rows: Iterable[ClientRow]) -> tuple[tuple[str, str], ...]:
+    """Return their channels: the worst first, as its consumers give the group its state, and ephemeral ones last."""
+    worst: dict[tuple[str, str], tuple[object, ...]] = {}
+    for row in rows:
+        name = row.topic, row.channel
+        rank = (row.state.kind not in _BAD, name[1].endswith(EPHEMERAL), *row.rank[:1], name)
+        worst[name] = min(rank, worst.get(name, rank))
+    return tuple(sorted(worst, key=lambda name: worst[name]))
 
 
 def _summed(rates: Iterable[float | None]) -> float | None:

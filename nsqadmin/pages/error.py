@@ -65,7 +65,7 @@ def missing(painter: Painter) -> Handler:
         failure = Failure(
             title="No such page",
             text="There is nothing at this address.",
-            advice="The link may be old, or the address mistyped. Ctrl K finds topics, channels, nodes and consumers.",
+            advice="The link may be old, or the address mistyped. Ctrl K finds topics, channels, nodes, consumers, tasks, and messages and jobs by their id.",
             links=(("Overview", painter.links.to("/")), ("All topics", painter.links.to("/topics"))),
         )
         return error_page(painter, request, await painter.picture(request), failure)

@@ -200,8 +200,8 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel]) -> tuple[Top, ...]:
         top("Busiest", "In", "in-rate", "in", lambda each: each.rates.incoming, numbers.rate, "Nothing arrives now."),
         top(
             "Failing most",
-            "Requeued",
-            "requeued",
+            "Failures",
+            "failures",
             "trouble",
             _failing,
             numbers.percent,

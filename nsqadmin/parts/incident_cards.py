@@ -13,11 +13,13 @@ from nsqadmin.diagnosis.incident_book import in_view
 from nsqadmin.diagnosis.suspects import RULES as OF_HANDLERS
 
 if TYPE_CHECKING:
+    from nsqadmin.diagnosis.incident import Incident
     from nsqadmin.parts.links import Links
 
 MOST_CARDS: Final = 8  # on the overview
 _MOST_NAMES: Final = 3  # members to name on a card
 _MOST_IN_TEXT: Final = 20  # findings in the plain text
+_LOST: Final = frozenset(("node_down", "node_gone", "lookupd_down"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Card:
     now_and_then: str  # "12,031 waiting (was 1,200)"
     names: tuple[tuple[str, str], ...]  # the first of its members, with their links
     others: int  # number of further members
-    reason: Moment | None  # the last change before it began
+    reason: Moment | None  # the last change before it began, otherwise the last one soon after
     primary: Primary
 
 
@@ -64,9 +66,20 @@ def card_of(it: Open, links: Links) -> Card:
         now_and_then=now_and_then(it),
         names=shown,
         others=len(members) - len(shown) if is_many else 0,
-        reason=_change(it.changes[-1]) if it.changes else None,
+        reason=_reason(it),
         primary=primary(it, links),
     )
+
+
+def _reason(it: Open) -> Moment | None:
+    changes = [entry for entry in it.changes if not _is_itself(entry, it.incident)]
+    changes = [entry for entry in changes if entry.at <= it.began] or changes
+    return _change(changes[-1]) if changes else None
+
+
+def _is_itself(entry: Activity, incident: Incident) -> bool:
+    """Return True if the incident is that this node is lost, so that the event is no reason for it."""
+    return incident.cause.kind is CauseKind.NODE and entry.what in _LOST and entry.nodes == (incident.subject,)
 
 
 def primary(it: Open, links: Links) -> Primary:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from scripts.drawing import FOLDER, files
-from scripts.pictures import HEALTHY, LARGEST, SILENT
+from scripts.pictures import LARGEST, RUNNING, SILENT
 from tests.project.test_docs import DOCUMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def test_a_picture_is_small_and_a_document_shows_and_describes_it(picture: Path)
 
 
 def test_documents_show_only_pictures_that_a_script_makes() -> None:
-    taken = {f"{it.name}{end}.png" for it in (*HEALTHY, *SILENT) for end in (("", "-dark") if it.dark else ("",))}
+    taken = {f"{it.name}{end}.png" for it in (*RUNNING, *SILENT) for end in (("", "-dark") if it.dark else ("",))}
     drawn = {name for name, _ in files()}
     assert {it.name for it in PICTURES} - OF_MEASUREMENTS == taken | drawn
     assert set(shown()) == set(PICTURES)

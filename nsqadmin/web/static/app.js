@@ -152,12 +152,18 @@ const Numbers = (() => {
     return typeof was === "number" && typeof value === "number" && (was >= limit) !== (value >= limit);
   }
 
+  // "lag –" says nothing: such words are hidden while their number is unknown.
+  function write(cell, text) {
+    cell.textContent = text;
+    if ("ifKnown" in cell.parentElement.dataset) cell.parentElement.hidden = text === "–";
+  }
+
   function put(key, value) {
     const isTinted = passesLimit(key, value);
     for (const cell of $$(`[data-k="${CSS.escape(key)}"]`)) {
       const text = (Numbers[cell.dataset.f] ?? String)(value);
       if (cell.textContent === text) continue;
-      cell.textContent = text;
+      write(cell, text);
       if (cell.title) cell.title = typeof value === "number" ? (cell.dataset.f === "count" ? Numbers.exact(value) : `${value.toFixed(2)}/s`) : "";
       cell.classList.remove("changed");
       if (!isTinted) continue;
@@ -218,7 +224,7 @@ const Numbers = (() => {
       const fresh = $(`[data-live="${part.dataset.live}"]`, page);
       if (!fresh || fresh.innerHTML === part.dataset.was || "grown" in part.dataset) continue;
       if (part.matches(":hover") && part.matches("[data-table]") || part.contains(document.activeElement)) {
-        for (const cell of $$("[data-k]", fresh)) for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`, part)) old.textContent = cell.textContent;
+        for (const cell of $$("[data-k]", fresh)) for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`, part)) write(old, cell.textContent);
         continue;
       }
       const open = new Set($$("details[open] > summary", part).map((summary) => summary.textContent));
@@ -231,7 +237,7 @@ const Numbers = (() => {
     }
     for (const cell of $$("[data-k]", page)) {
       if (cell.closest("[data-live]")) continue;
-      for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`)) if (!old.closest("[data-live]") && old.textContent !== cell.textContent) old.textContent = cell.textContent;
+      for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`)) if (!old.closest("[data-live]") && old.textContent !== cell.textContent) write(old, cell.textContent);
     }
     Charts.retake(page);
   }
@@ -557,7 +563,7 @@ const Numbers = (() => {
 
   // Keys
 
-  const places = { o: "/", t: "/topics", c: "/consumers", n: "/nodes", l: "/lookup", a: "/activity" };
+  const places = { o: "/", t: "/topics", c: "/consumers", j: "/jobs", n: "/nodes", l: "/lookup", a: "/activity" };
   let wentAt = 0, here = null;
   function move(by) {
     const rows = $$("[data-row]:not([hidden])").filter((row) => row.checkVisibility());

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nsqadmin.cluster.model import BuriedReason, Finding, Severity
+from nsqadmin.cluster.policy_counts import LATELY
 from tests.nsqadmin.diagnosis.test_diagnosis import Trends, about, only, said
 from tests.support.picture import channel, channel_node, client
 
@@ -33,6 +34,11 @@ def test_d39_is_a_problem_where_a_large_share_is_buried() -> None:
 
 def test_d39_a_large_share_of_a_few_says_little() -> None:
     assert burying(3).severity is Severity.WARNING
+
+
+def test_d39_has_seen_the_first_one_if_all_were_buried_lately() -> None:
+    """An incident whose rule looks back further than nsqadmin runs is said to be older, here with no reason."""
+    assert (burying(12, in_all=12).window, burying(12, in_all=13).window) == (0.0, LATELY)
 
 
 def test_d39_a_long_reason_is_cut() -> None:

@@ -64,6 +64,15 @@ def test_what_was_there_at_the_start_may_have_begun_earlier() -> None:
     assert kept_for_long(Book(), picture()).began_before
 
 
+def test_what_appeared_after_the_start_has_begun_after_it() -> None:
+    """A rule that looks back over minutes says nothing about a time when its topic didn't exist."""
+    known, book = snapshot(topic(name="old"), nodes=(node(),), taken_at=NOW - 10), Book()
+    book.observe(known)
+    found = replace(picture(at=90, since=NOW + 90, window=300.0), nodes=(node(),))
+    shown = kept_for_long(book, replace(found, topics=(*known.topics, *found.topics)))
+    assert (shown.began, shown.began_before) == (NOW + 90, False)
+
+
 def test_one_that_comes_back_soon_begins_again_and_keeps_its_past() -> None:
     shown = kept_for_long(started(), picture(), picture(at=5, since=NOW), quiet(60), picture(7, at=65))
     assert (shown.began, shown.returned) == (NOW + 65, 1)

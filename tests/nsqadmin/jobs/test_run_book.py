@@ -174,9 +174,9 @@ def test_runs_of_the_last_twelve_minutes_are_counted_by_half_minutes(book: RunBo
     clock.now += HISTORY_STEP
     tell(book, event(State.SUCCEEDED, "4"))
     runs = charge(book)
-    assert (len(runs.done_lately), runs.done_lately[-2:], runs.failed_lately[-2:]) == (HISTORY_SLOTS, (2, 1), (1, 0))
+    assert (runs.done_lately, runs.failed_lately) == ((2, 1), (1, 0))  # nothing is known of the time before the start
     clock.now += HISTORY_STEP * (HISTORY_SLOTS - 2)
-    assert charge(book).done_lately[:2] == (2, 1)
+    assert (len(charge(book).done_lately), charge(book).done_lately[:2]) == (HISTORY_SLOTS, (2, 1))
     clock.now += HISTORY_STEP
     assert sum(charge(book).done_lately) == 1
     clock.now += 1_000_000

@@ -9,7 +9,16 @@ import pytest
 from nsqadmin.cluster.model import Activity, Evidence, Finding, Severity
 from nsqadmin.diagnosis.incident import Mark, Open
 from nsqadmin.diagnosis.incident_book import Book
-from nsqadmin.parts.incident_cards import MOST_CARDS, IncidentFilter, as_text, card_of, listing, now_and_then, time_line
+from nsqadmin.parts.incident_cards import (
+    MOST_CARDS,
+    IncidentFilter,
+    Moment,
+    as_text,
+    card_of,
+    listing,
+    now_and_then,
+    time_line,
+)
 from nsqadmin.parts.links import Links
 from tests.support.outage import outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
@@ -80,6 +89,26 @@ def test_the_button_fits_the_cause() -> None:
     assert labels["n2:4151"] == "Show the node"
     assert labels["tenant_*.events/indexer"] == "Show all 38"
     assert labels["shop-worker/1.5-rc1"] == "Show its consumers"
+
+
+def test_the_reason_is_the_last_change_before_the_beginning() -> None:
+    it = opened()
+    (change,) = it.changes
+    later = replace(change, at=it.began + 30, text="later")
+    assert [card_of(replace(it, changes=changes), LINKS).reason for changes in ((change, later), (later,))] == [
+        card_of(it, LINKS).reason,
+        Moment(at=later.at, text="later", who="ana"),
+    ]
+
+
+def test_the_loss_of_a_node_is_no_reason_for_itself() -> None:
+    (lost,) = [it for it in outage_of() if it.incident.subject == "n2:4151"]
+    itself = Activity(at=lost.began, what="node_down", text="it is lost", nodes=(lost.incident.subject,))
+    other = replace(itself, text="another one, too", nodes=("n9:4151",))
+    assert card_of(replace(lost, changes=(itself,)), LINKS).reason is None
+    assert card_of(replace(lost, changes=(other, itself)), LINKS).reason == Moment(
+        at=lost.began, text="another one, too"
+    )
 
 
 def test_a_pattern_names_some_of_its_members() -> None:

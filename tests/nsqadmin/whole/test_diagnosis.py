@@ -108,6 +108,14 @@ def test_d3_no_consumer(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
     assert wait_for(admin, "D3", f"{a_topic}/c") == "No consumer is connected"
 
 
+def test_the_page_of_a_node_says_which_channel_is_in_trouble(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
+    node.post(f"/pub?topic={a_topic}", b"x")
+    wait_for(admin, "D3", f"{a_topic}/c")
+    page = admin.http("GET", f"/nodes/{name_of(node)}").body.decode()
+    (row,) = [it for it in page.split("<tr") if f'/topics/{a_topic}/c"' in it]
+    assert "Warning" in row or "Problem" in row
+
+
 def test_d4_no_consumer_where_messages_wait(admin: Nsqadmin, cluster: Cluster, a_topic: str) -> None:
     cluster.nodes[1].post(f"/topic/create?topic={a_topic}")
     cluster.nodes[1].post(f"/channel/create?topic={a_topic}&channel=c")

@@ -221,6 +221,7 @@ def test_a_silent_node_makes_numbers_lower_bounds_and_is_named(tmp_path: Path) -
         page = shop.text("/jobs")
         assert "was not fully read" in page
         assert "unknown" in page
+        assert "was not fully searched: it does not answer" in shop.text("/jobs/task?name=shop.charge")
         for text in ("0123456789abcdef", "job none-such"):
             silent = f"Not searched: {address(shop.nodes[1].http_address)} (it does not answer)."
             assert silent in jump(shop, text)["notes"]

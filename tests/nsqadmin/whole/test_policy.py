@@ -175,7 +175,7 @@ def test_the_tab_policy_shows_each_key_with_its_line_and_where_nodes_differ(tmp_
         assert '"drop-oldest"' in overflow
         assert "all nodes</span>" in overflow
         assert "Nodes use different policy files" in page
-        assert "No policy file applies here" in it.page("/topics/t?tab=policy")
+        assert "No policy applies here" in it.page("/topics/t?tab=policy")
         assert ": 3 on each node, up to 9 on these three</p>" in it.page("/topics/t/slow")
         it.nodes[2].stop()
         page = eventually(lambda: f"{names[2]}</a> does not report its policy" in (text := it.page(path)) and text)

@@ -99,6 +99,25 @@ def test_a_group_of_consumers_is_as_bad_as_its_worst_and_the_worst_group_is_firs
     assert [(it.host, it.state.word) for it in client_groups(rows, "host")] == [("b", "Stuck"), ("a", "OK")]
 
 
+def test_a_group_is_idle_only_if_all_of_it_is() -> None:
+    busy, idle = a_consumer("c1", 10.0), a_consumer("c2", 0.0, in_flight=0)
+    groups = [
+        client_groups(client_rows(channel(channel_node(clients=clients)), NOW) or (), "host")
+        for clients in ((busy, idle), (idle,))
+    ]
+    assert [group.state.word for (group,) in groups] == ["OK", "Idle"]
+
+
+def test_a_group_names_the_channels_of_its_worst_consumers_first() -> None:
+    rates = {"a": 10.0, "b": 0.0, "aa#ephemeral": 10.0}
+    each = (
+        client_rows(channel(channel_node(clients=(a_consumer(name, rate),)), name=name), NOW)
+        for name, rate in rates.items()
+    )
+    (group,) = client_groups([row for rows in each for row in rows or ()], "host")
+    assert [name for _, name in group.channels] == ["b", "a", "aa#ephemeral"]
+
+
 def test_consumers_that_were_not_asked_for_are_unknown() -> None:
     assert client_rows(channel(channel_node(clients=None, client_count=2), ready_count=None), NOW) is None
     assert client_rows(channel(channel_node(clients=())), NOW) == ()
