@@ -118,7 +118,7 @@ class Editor:
             refusal = _refusal(error)
             if refusal.code == "INVALID_TOKEN" and wanted.token and not wanted.is_again:
                 # A repeat is harmless without a token, too: it finds that the message has been replaced.
-                return await self.run(replace(wanted, token=""))
+                return await self.run(replace(wanted, token=""))  # nosec B106
             raise refusal from error
         except _NONSENSE as error:
             raise CannotRun("BAD_ANSWER", f"its answer cannot be read: {error!r:.200}") from error
