@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsqd.http.history_source import TopicHistory
 
 _TOPICS_AT_ONCE: Final = 20
+_MOST_THOROUGH: Final = 2  # searches of whole logs: each may have a thread for minutes, and all readers share a few
 
 _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 
@@ -29,6 +30,7 @@ class FindEndpoint:
     def __init__(self, broker: Broker, reading: HistoryReads) -> None:
         self._broker = broker
         self._reading = reading
+        self._thorough = 0  # searches of whole logs that are running
 
     async def find(self, request: Request) -> Response:
         """Return where the history has the message with this id: in all topics, or thoroughly in the named one."""
@@ -40,11 +42,12 @@ class FindEndpoint:
         message_id, is_thorough = int(arguments["id"], 16), "topic" in arguments
         topics = [self._named(request)] if is_thorough else list(self._broker.topics)
         reading = self._reading
-        if reading.readers >= MOST_READERS:
+        if reading.readers >= MOST_READERS or (is_thorough and self._thorough >= _MOST_THOROUGH):
             raise HttpError(503, "TOO_MANY_READERS")
         found: list[dict[str, object]] = []
         unread: list[str] = []
         reading.readers += 1
+        self._thorough += is_thorough
         try:
             for at in range(0, len(topics), _TOPICS_AT_ONCE):
                 if request.is_gone:
@@ -58,6 +61,7 @@ class FindEndpoint:
                 unread += refused
         finally:
             reading.readers -= 1
+            self._thorough -= is_thorough
         return json({"node": reading.history.node, "messages": found, "unread": unread})
 
     def _named(self, request: Request) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 
+from nsqcommon.http_api import HttpError
 from nsqd.broker.batch import Receipt
 from nsqd.http import HistoryReads
+from nsqd.http.finding import FindEndpoint
 from nsqd.http.history import MOST_READERS
 from nsqd.log.history import LogHistory
 from tests.nsqd.http.conftest import Nsqd, code
@@ -115,6 +119,32 @@ def test_searches_count_as_readers(store: OpenStore) -> None:
     reading.readers = 0
     assert places(nsqd, 1000) == [("t", 0)]
     assert reading.readers == 0
+
+
+def test_searches_of_whole_logs_leave_threads_to_others() -> None:
+    """A log of a terabyte takes minutes, and there are four threads for all that read."""
+
+    async def run() -> None:
+        release = asyncio.Event()
+
+        async def in_thread(look: Callable[[], Any]) -> Any:
+            await release.wait()
+            return look()
+
+        reading = HistoryReads(Mock(find=Mock(return_value=None), node="n1"), in_thread)
+        find = FindEndpoint(Mock(topics={"t": Mock()}), reading).find
+        whole = Mock(query=lambda: {"id": "0" * 16, "topic": "t"}, is_gone=False)
+        with patch("nsqd.http.finding.find_topic", lambda broker, name: Mock(name=name)):
+            first = [asyncio.ensure_future(find(whole)) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(HttpError, match="TOO_MANY_READERS"):
+                await find(whole)
+            quick = asyncio.ensure_future(find(Mock(query=lambda: {"id": "0" * 16}, is_gone=False)))
+            release.set()
+            assert [it.status for it in await asyncio.gather(*first, quick)] == [200] * 3
+            assert (await find(whole)).status == 200
+
+    asyncio.run(run())
 
 
 def test_topics_not_reached_before_a_stop_are_named(store: OpenStore) -> None:
