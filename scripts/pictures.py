@@ -190,7 +190,7 @@ class PicturesOptions:
 
 
 def main() -> int:
-    about = "Make the pictures of the documents from a cluster on this machine; takes about five minutes."
+    about = "Make the pictures of the documents from the demo; takes about five minutes."
     chosen = read_options(PicturesOptions, name="scripts/make-pictures", about=about)
     from tests.support.needs import missing
 
