@@ -33,8 +33,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "pictures"
 LARGEST: Final = 200_000  # bytes
 WIDTH: Final = 1200
-TRAFFIC: Final = 240.0  # seconds; a consumer is stuck after 30 of them, and a chart needs some more
-SILENCE: Final = 90.0  # seconds that the node hangs before its pictures
+TRAFFIC: Final = 180.0  # seconds; a consumer is stuck after 30 of them, and a chart needs some more
+SILENCE: Final = 75.0  # seconds that the node hangs before its pictures
 RATE: Final = 50.0  # orders a second
 
 
@@ -61,7 +61,7 @@ def _select_topics(browser: Browser) -> None:
 
 
 RUNNING: Final = (
-    Picture("overview", "/", 900, width=1280, dark=True),
+    Picture("overview", "/", 820, width=1280, dark=True),
     Picture("diagnosis", "/topics/shipments/labels", 900, dark=True),
     Picture("topics", "/topics", 700, prepare=_select_topics),
     Picture("jobs", "/jobs", 520, dark=True),
@@ -190,7 +190,7 @@ class PicturesOptions:
 
 
 def main() -> int:
-    about = "Make the pictures of the documents from a cluster on this machine; takes about six minutes."
+    about = "Make the pictures of the documents from the demo; takes about five minutes."
     chosen = read_options(PicturesOptions, name="scripts/make-pictures", about=about)
     from tests.support.needs import missing
 
