@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.cluster.connections import ClientKey, read_clients, read_producers, with_rates
@@ -101,7 +102,7 @@ class TopicPart:
     row: TopicNode
     rates: Rates
     channels: Mapping[str, ChannelPart]
-    packed: bytes  # its part of the answer, kept to compare with the next one, and packed to save memory
+    digest: bytes  # of its part of the answer, to compare with the next one; a digest, because answers fill memory
     is_silent: bool = False  # the node doesn't answer now: these are its last known numbers
     readings: Readings = ()  # of its policy counts, if there are any
 
@@ -288,8 +289,8 @@ class _TopicReader:
         check_count(self._topics, _MOST_TOPICS, "topics")
         yield
         before = self.basis.topics.get(raw["topic_name"]) if self.basis is not None else None
-        packed = marshal.dumps(raw, _PLAIN)
-        if before is not None and before.packed == packed and before.row.has_log == self.has_history:
+        digest = blake2b(marshal.dumps(raw, _PLAIN), digest_size=16).digest()
+        if before is not None and before.digest == digest and before.row.has_log == self.has_history:
             return _unchanged(before, self.at)
         counts = read_counts(raw.get("policy_counts"))
         readings, recent = self._lately(before, counts)
@@ -315,7 +316,7 @@ class _TopicReader:
             channels[name] = self._channel(raw_channel, known.get(name), arrived)
             yield
         rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
-        return TopicPart(row, rates, channels, packed, readings=readings)
+        return TopicPart(row, rates, channels, digest, readings=readings)
 
     def _lately(self, before: TopicPart | ChannelPart | None, counts: Counts) -> tuple[Readings, Counts]:
         readings = before.readings if before is not None else ()
@@ -400,7 +401,7 @@ def _unchanged(before: TopicPart, at: float) -> TopicPart:
     if row.policy_recent:
         readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
         row = replace(row, policy_recent=recent, policy_growing=())
-    return TopicPart(row, _SILENT, still, before.packed, readings=readings)
+    return TopicPart(row, _SILENT, still, before.digest, readings=readings)
 
 
 def _stilled(part: ChannelPart, at: float) -> ChannelPart:

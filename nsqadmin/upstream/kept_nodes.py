@@ -123,7 +123,7 @@ def _topic(node: str, dumped: Sequence[Any], at: float) -> TopicPart:
         row=from_json(TopicNode, {**row, "node": node}),
         rates=UNKNOWN_RATES,
         channels={str(name): _channel(node, channel, at) for name, channel in channels.items()},
-        packed=b"",
+        digest=b"",
     )
 
 
