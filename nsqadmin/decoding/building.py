@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from nsqadmin.decoding.decoder import MOST_VALUES, BodyParser, Decoder, Paths, Step
-from nsqadmin.decoding.rules import CONFLUENT, BadDecoders, Mistake, Rule
+from nsqadmin.decoding.rules import CONFLUENT, Rule
 from nsqadmin.decoding.unpacking import UNPACKERS
 from nsqcommon.bodies.confluent_header import HEADER_SIZE, schema_number, without_indexes
 from nsqcommon.bodies.parsing import Cause, Unfit
+from nsqcommon.entries_file import BadEntries, Mistake
 from nsqcommon.version import how_to_install
 from nsqcommon.watched_file import FileStatus, look
 
@@ -37,7 +38,7 @@ class BuiltRule:
 
 
 def build_rules(rules: Sequence[Rule], folder: str) -> tuple[tuple[BuiltRule, ...], Mapping[str, FileStatus]]:
-    """Build all decoders. Return them, and the files that were read with their status before. Raise BadDecoders."""
+    """Build all decoders. Return them, and the files that were read with their status before. Raise BadEntries."""
     read: dict[str, bytes] = {}
     seen: dict[str, FileStatus] = {}
     mistakes: list[Mistake] = []
@@ -66,7 +67,7 @@ def build_rules(rules: Sequence[Rule], folder: str) -> tuple[tuple[BuiltRule, ..
         except NotInstalled as error:
             mistakes.append(Mistake(rule.line, f"decode: {error}"))
     if mistakes:
-        raise BadDecoders(mistakes)
+        raise BadEntries(mistakes)
     return tuple(built), seen
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from nsqadmin.decoding.decoder import Undecodable
 from nsqadmin.decoding.decoders import read_rules
-from nsqadmin.decoding.rules import BadDecoders
+from nsqcommon.file_check import INVALID, NOT_READ, VALID, CheckFailed, checked
 from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.subcommands import Command, argument, parsed_by, run_one_of
@@ -20,10 +20,6 @@ from nsqcommon.wire.names import is_valid_name
 if TYPE_CHECKING:
     from nsqadmin.decoding.building import BuiltRule
     from nsqadmin.decoding.decoders import RulesFile
-
-VALID: Final = 0
-INVALID: Final = 1
-NOT_READ: Final = 2
 
 _ABOUT: Final = """\
 Checks a decoders file without a running nsqadmin: also that the descriptors and schemas can be read that it names.
@@ -75,16 +71,9 @@ def main(argv: Sequence[str], *, out: TextIO | None = None, err: TextIO | None =
 
 def _check(asked: CheckOptions, *, out: TextIO, err: TextIO) -> int:
     try:
-        content = read_rules(asked.file, Path(asked.file).read_bytes().decode())
-    except BadDecoders as error:
-        err.writelines(f"{asked.file}{f':{it.line}' if it.line else ''}: {it.text}\n" for it in error.mistakes)
-        return INVALID
-    except UnicodeDecodeError as error:
-        err.write(f"{asked.file}: {error}\n")
-        return INVALID
-    except OSError as error:
-        err.write(f"{asked.file}: {(error.strerror or str(error)).lower()}\n")
-        return NOT_READ
+        content = checked(asked.file, partial(read_rules, asked.file), err)
+    except CheckFailed as failed:
+        return failed.status
     if not asked.topic:
         out.write(f"{asked.file} is valid; entries: {len(content.rules)}\n")
         return VALID

@@ -36,7 +36,7 @@ class RulesFile:
 
 
 def read_rules(path: str, text: str) -> RulesFile:
-    """Parse the file's text and build its decoders. Raise BadDecoders."""
+    """Parse the file's text and build its decoders. Raise BadEntries."""
     return RulesFile(*build_rules(parse_rules(text), os.path.dirname(os.path.abspath(path))))
 
 

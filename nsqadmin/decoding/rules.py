@@ -13,11 +13,11 @@ We refuse unknown keys, and keys that can't have an effect, as in policy files.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from nsqcommon.entries_file import BadEntries, Mistake, entries_in
 from nsqcommon.name_patterns import is_pattern, matcher
 
 ANY: Final = "*"
@@ -35,25 +35,7 @@ _STEP_OF: Final[Mapping[str, str]] = {
     "schema": "avro",
     "schemas": "avro",
 }
-_is_header: Final = re.compile(r"\s*\[\[\s*decoder\s*\]\]\s*(#.*)?").fullmatch
 _is_number: Final = re.compile(r"\d{1,10}", re.ASCII).fullmatch
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    line: int  # of the entry's [[decoder]]; 0 if the text has the line, or the mistake concerns the whole file
-    text: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.text}" if self.line else self.text
-
-
-class BadDecoders(ValueError):
-    """The decoders file is invalid. `mistakes` lists all reasons."""
-
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        super().__init__("; ".join(map(str, mistakes)))
-        self.mistakes = tuple(mistakes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,32 +57,22 @@ class Rule:
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Parse the text of a decoders file. Raise BadDecoders."""
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadDecoders([Mistake(0, str(error))]) from error
-    tables = document.pop("decoder", [])
-    if document:
-        raise BadDecoders([Mistake(0, f"expected only [[decoder]] tables, not {next(iter(document))}")])
-    lines = [number for number, line in enumerate(text.split("\n"), 1) if _is_header(line)]
-    # tomllib gives no line numbers, so we search for the headers.
-    if not isinstance(tables, list) or len(lines) != len(tables):
-        raise BadDecoders([Mistake(0, "each entry must begin with [[decoder]] in a line of its own")])
+    """Parse the text of a decoders file. Raise BadEntries."""
+    tables = entries_in(text, "decoder")
     if not tables:
-        raise BadDecoders([Mistake(0, "expected at least one [[decoder]]")])
+        raise BadEntries([Mistake(0, "expected at least one [[decoder]]")])
     if len(tables) > _MOST_ENTRIES:
-        raise BadDecoders([Mistake(0, f"more than {_MOST_ENTRIES:,} entries")])
+        raise BadEntries([Mistake(0, f"more than {_MOST_ENTRIES:,} entries")])
     mistakes: list[Mistake] = []
     rules: list[Rule] = []
-    for line, table in zip(lines, tables, strict=True):
+    for line, table in tables:
         wrong = list(_mistakes_in(table))
         mistakes += [Mistake(line, text) for text in wrong]
         if not wrong:
             rules.append(_rule(line, table))
     mistakes += _without_effect(rules)
     if mistakes:
-        raise BadDecoders(sorted(mistakes, key=lambda it: it.line))
+        raise BadEntries(mistakes)
     return tuple(rules)
 
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from nsqcommon.file_check import VALID, CheckFailed, checked
 from nsqcommon.limits_of_nodes import sum_in_words
 from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.subcommands import Command, argument, parsed_by, run_one_of
 from nsqcommon.wire.names import is_valid_name
-from nsqd.policy.parse import Mistake, PolicyError, doubts, parse_policies
+from nsqd.policy.parse import doubts, parse_policies
 
 if TYPE_CHECKING:
     from nsqd.policy.policies import Policies
-
-VALID: Final = 0
-INVALID: Final = 1
-NOT_READ: Final = 2
 
 _MOST_NODES: Final = 1_000_000  # more are a slip, and would take memory
 _OF_EACH_NODE: Final = ("max_in_flight", "max_in_flight_per_group")  # limits that each node applies by itself
@@ -82,26 +78,15 @@ def main(argv: Sequence[str], *, out: TextIO | None = None, err: TextIO | None =
 
 def _check(asked: CheckOptions, *, out: TextIO, err: TextIO) -> int:
     try:
-        policies = parse_policies(Path(asked.file).read_bytes().decode())
-    except PolicyError as error:
-        err.writelines(f"{asked.file}{_place(mistake)}: {mistake.text}\n" for mistake in error.mistakes)
-        return INVALID
-    except UnicodeDecodeError as error:
-        err.write(f"{asked.file}: {error}\n")
-        return INVALID
-    except OSError as error:
-        err.write(f"{asked.file}: {(error.strerror or str(error)).lower()}\n")
-        return NOT_READ
-    err.writelines(f"{asked.file}{_place(doubt)}: warning: {doubt.text}\n" for doubt in doubts(policies))
+        policies = checked(asked.file, parse_policies, err)
+    except CheckFailed as failed:
+        return failed.status
+    err.writelines(f"{replace(it, text=f'warning: {it.text}').in_file(asked.file)}\n" for it in doubts(policies))
     if not asked.topic:
         out.write(f"{asked.file} is valid; entries: {len(policies.entries)}\n")
     else:
         _explain(policies, asked, out)
     return VALID
-
-
-def _place(mistake: Mistake) -> str:
-    return f":{mistake.line}" if mistake.line else ""
 
 
 def _explain(policies: Policies, asked: CheckOptions, out: TextIO) -> None:

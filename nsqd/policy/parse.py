@@ -11,62 +11,30 @@ We refuse unknown keys, and keys that can't have an effect. For example, ignorin
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
+from nsqcommon.entries_file import BadEntries, Mistake, entries_in
 from nsqcommon.name_patterns import is_pattern
 from nsqd.broker.rules import Overflow
 from nsqd.policy.keys import KEYS, About, parse_flag
 from nsqd.policy.policies import ANY, Policies, PolicyEntry
 
 _SELECTORS: Final = ("topic", "channel", "dry_run")
-_is_header: Final = re.compile(r"\s*\[\[\s*policy\s*\]\]\s*(#.*)?").fullmatch
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    line: int  # of the entry's [[policy]]; 0 if the text has the line, or the mistake concerns the whole file
-    text: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.text}" if self.line else self.text
-
-
-class PolicyError(ValueError):
-    """The text is not a valid policy file. `mistakes` lists all of them."""
-
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        super().__init__("; ".join(map(str, mistakes)))
-        self.mistakes = mistakes
 
 
 def parse_policies(text: str) -> Policies:
-    """Parse the text of a policy file. Raises PolicyError."""
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: syntax, or a number too long; RecursionError: nesting
-        raise PolicyError([Mistake(0, str(error))]) from error
-    tables = document.pop("policy", [])
-    if document:
-        raise PolicyError([Mistake(0, f"expected only [[policy]] tables, not {next(iter(document))}")])
-    lines = [number for number, line in enumerate(text.split("\n"), 1) if _is_header(line)]
-    # tomllib gives no line numbers, so we search for the headers. The counts differ if the entries are in an inline
-    # list, or a multi-line string contains a header.
-    if not isinstance(tables, list) or len(lines) != len(tables):
-        raise PolicyError([Mistake(0, "each entry must begin with [[policy]] in a line of its own")])
+    """Parse the text of a policy file. Raises BadEntries."""
     entries: list[PolicyEntry] = []
     mistakes: list[Mistake] = []
-    for line, table in zip(lines, tables, strict=True):
+    for line, table in entries_in(text, "policy"):
         entry, wrong = _entry(line, table)
         mistakes += [Mistake(line, text) for text in wrong]
         entries.append(entry)
     mistakes += _without_effect(entries)
     if mistakes:
-        raise PolicyError(sorted(mistakes, key=lambda mistake: mistake.line))
+        raise BadEntries(mistakes)
     return Policies(entries)
 
 

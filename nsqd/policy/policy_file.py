@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
+from nsqcommon.entries_file import BadEntries, Mistake
 from nsqcommon.watched_file import WatchedFile
 from nsqd.ack_option import Ack
-from nsqd.policy.parse import Mistake, PolicyError, parse_policies
+from nsqd.policy.parse import parse_policies
 
 if TYPE_CHECKING:
     from nsqd.broker.rules import ChannelRules, LogRules, TopicRules
@@ -71,7 +72,7 @@ class PolicyFile:
         waiting = [it.line for it in policies.entries if it.values.get("ack") is Ack.REMOTE]
         if waiting and not self._may_wait_for_store:
             cause = 'ack: "remote" needs --remote, which names the store, and this nsqd has none'
-            raise PolicyError([Mistake(line, cause) for line in waiting])
+            raise BadEntries([Mistake(line, cause) for line in waiting])
         return policies
 
     def _last_valid(self) -> PolicyContent | None:

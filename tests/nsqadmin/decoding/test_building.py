@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nsqadmin.decoding.building import BuiltRule, build_rules
-from nsqadmin.decoding.rules import BadDecoders, parse_rules
+from nsqadmin.decoding.rules import parse_rules
+from nsqcommon.entries_file import BadEntries
 from tests.nsqadmin.decoding.decoders_files import FILE, write_decoders
 from tests.support.process import ROOT
 
@@ -51,7 +52,7 @@ def test_the_files_are_known_with_their_status(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_has_the_line_and_the_key(tmp_path: Path, old: str, new: str, mistake: str) -> None:
-    with pytest.raises(BadDecoders) as refused:
+    with pytest.raises(BadEntries) as refused:
         built(tmp_path, FILE.replace(old, new))
     assert str(refused.value).startswith(mistake)
 
@@ -62,7 +63,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     for name in ("fastavro", "nsqcommon.bodies.avro"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(BadDecoders) as refused:
+    with pytest.raises(BadEntries) as refused:
         built(tmp_path)
     (first, _) = refused.value.mistakes
     assert str(first).startswith(

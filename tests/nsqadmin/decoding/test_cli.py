@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqadmin.decoding.cli import INVALID, NOT_READ, VALID, main
+from nsqadmin.decoding.cli import main
+from nsqcommon.file_check import INVALID, NOT_READ, VALID
 from tests.nsqadmin.decoding.decoders_files import FILE, write_decoders
 from tests.support import shop
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.decoding.rules import BadDecoders, parse_rules
+from nsqadmin.decoding.rules import parse_rules
+from nsqcommon.entries_file import BadEntries
 
 FILE = """\
 [[decoder]]
@@ -26,7 +27,7 @@ schemas = { 17 = "click.avsc", 18 = "click2.avsc" }
 
 
 def mistakes(text: str) -> list[str]:
-    with pytest.raises(BadDecoders) as refused:
+    with pytest.raises(BadEntries) as refused:
         parse_rules(text)
     return [str(it) for it in refused.value.mistakes]
 

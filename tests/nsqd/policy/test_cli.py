@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.policy.cli import INVALID, NOT_READ, VALID, main
+from nsqcommon.file_check import INVALID, NOT_READ, VALID
+from nsqd.policy.cli import main
 
 FILE = """\
 [[policy]]

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.policy.parse import PolicyError, doubts, parse_policies
+from nsqcommon.entries_file import BadEntries
+from nsqd.policy.parse import doubts, parse_policies
 
 
 def mistakes(text: str) -> list[str]:
-    with pytest.raises(PolicyError) as caught:
+    with pytest.raises(BadEntries) as caught:
         parse_policies(text)
     return [str(mistake) for mistake in caught.value.mistakes]
 
