@@ -5,8 +5,8 @@
     DAYS      a row every ten minutes, the last week  ┘ of topics and channels: the most recently active
 
 Each key (the cluster, a node, a topic, a channel) has its own rings. A row has one value per metric; NaN means unknown.
-A key with nothing but zeros has no fine ring, which is the case for most keys of a big cluster. Rings have only the
-columns of their kind of key, because a topic has four metrics and the cluster has thirteen.
+A key with nothing but zeros has no fine ring, which is the case for most keys of a big cluster. A ring has no array for
+a metric that is zero in all its rows: most channels requeue nothing and defer nothing.
 
 Sums include the last known numbers of silent nodes, so that no sum falls because a node is silent. Such a row is marked
 as partial, and says how much of each count is last known. Charts draw that part as a band:
@@ -53,10 +53,12 @@ _METRICS_OF: Final[Mapping[str, frozenset[Metric]]] = {
     "node": frozenset(Metric) - _OF_CLUSTER,
     CLUSTER_SERIES: frozenset(Metric),
 }
-_FORMAT: Final = 3
-# Rows of earlier releases have all these columns, whatever their key, and perhaps one that marks them as partial.
+_FORMAT: Final = 4
+# Files of earlier releases have rows instead of columns. Before the third format, each row has the metrics below,
+# whatever its key; before the second one, none is marked as partial.
+_WITHOUT_PARTIAL: Final = 1
+_ROWS_AS_NOW: Final = 3
 _EARLIER_METRICS: Final = METRICS[: METRICS.index(Metric.FINDINGS) + 1]
-_HAS_PARTIAL: Final = {1: False, 2: True}  # by format
 
 Row = Sequence[float]
 
@@ -96,15 +98,14 @@ class _Layout:
     def last_known(self, row: array[float]) -> array[float] | None:
         return array("f", self._last_known(row)) if row[_PARTIAL] else None
 
-    def of_earlier(self, rows: array[float], *, has_partial: bool) -> array[float]:
-        """Return the rows of an earlier release's file with these columns. Metrics that it hasn't are unknown."""
-        width = len(_EARLIER_METRICS) + has_partial
-        columns = [_EARLIER_METRICS.index(it) if it in _EARLIER_METRICS else -1 for it in self.metrics]
-        found = array("f")
-        for at in range(0, len(rows) - width + 1, width):
-            found.extend(nan if column < 0 else rows[at + column] for column in columns)
-            found.append(rows[at + width - 1] if has_partial else 0.0)
-        return found
+    def of_earlier(self, content: bytes, format: int) -> Iterator[array[float]]:
+        """Yield these columns of the rows in an earlier release's file. Metrics that it hasn't are unknown."""
+        rows, metrics = _floats(content), self.metrics if format == _ROWS_AS_NOW else _EARLIER_METRICS
+        width = len(metrics) + (format != _WITHOUT_PARTIAL)
+        count = len(rows) // width
+        for metric in self.metrics:
+            yield rows[metrics.index(metric) :: width] if metric in metrics else array("f", [nan]) * count
+        yield rows[width - 1 :: width] if format != _WITHOUT_PARTIAL else array("f", [0.0]) * count
 
 
 _LAYOUTS: Final = {kind: _Layout(chosen) for kind, chosen in _METRICS_OF.items()}
@@ -115,16 +116,20 @@ def _layout_of(key: str) -> _Layout:
 
 
 class _Ring:
-    """The last `size` rows, numbered consecutively. Skipped rows are unknown."""
+    """The last `size` rows, numbered consecutively. Skipped rows are unknown.
 
-    __slots__ = ("_last_known", "_rows", "first", "last", "layout", "size")
+    Each column has its own array, and only while one of its rows isn't zero. For example, most channels requeue nothing,
+    so they have no column for that.
+    """
 
-    def __init__(self, layout: _Layout, size: int, first: int, *, zeros: bool = False) -> None:
+    __slots__ = ("_columns", "_last_known", "first", "last", "layout", "size")
+
+    def __init__(self, layout: _Layout, size: int, first: int) -> None:
         self.layout = layout
         self.size = size
         self.first = first  # rows before this one are unknown
         self.last = first - 1
-        self._rows = (layout.zeros if zeros else layout.unknown) * size
+        self._columns: list[array[float] | None] = [None] * layout.width  # None: zero in each known row
         self._last_known: array[float] | None = None  # None: no row has any
 
     def put(self, number: int, own: array[float], last_known: array[float] | None) -> None:
@@ -137,8 +142,15 @@ class _Ring:
         self.last = number
 
     def _set(self, number: int, own: array[float], last_known: array[float] | None) -> None:
-        width, at = self.layout.width, number % self.size
-        self._rows[at * width : (at + 1) * width] = own
+        at, columns, partial = number % self.size, self._columns, self.layout.partial
+        is_known = not isnan(own[partial])
+        for index, column in enumerate(columns):
+            value = own[index]
+            if column is not None:
+                column[at] = value
+            elif value and (is_known or index == partial):
+                column = columns[index] = self._column(index)
+                column[at] = value
         if last_known is not None or self._last_known is not None:
             nothing = self.layout.nothing
             if self._last_known is None:
@@ -146,15 +158,28 @@ class _Ring:
             width = len(nothing)
             self._last_known[at * width : (at + 1) * width] = nothing if last_known is None else last_known
 
-    def value(self, number: int, column: int) -> float:
+    def _column(self, index: int) -> array[float]:
+        """Return a column; if it has no array, a new one that is zero in each known row."""
+        column, partial = self._columns[index], self._columns[self.layout.partial]
+        if column is not None:
+            return column
+        if partial is None:
+            return array("f", [0.0]) * self.size
+        return array("f", [0.0 * value for value in partial])  # NaN stays NaN
+
+    def value(self, number: int, index: int) -> float:
         if number not in self._numbers:
             return nan
-        return self._rows[number % self.size * self.layout.width + column]
+        column, at = self._columns[index], number % self.size
+        if column is not None:
+            return column[at]
+        partial = self._columns[self.layout.partial]
+        return 0.0 if partial is None else 0.0 * partial[at]
 
-    def values(self, column: int, numbers: range) -> list[float]:
+    def values(self, index: int, numbers: range) -> list[float]:
         """Return one column of these rows."""
-        values, size, known = self._rows[column :: self.layout.width], self.size, self._numbers
-        return [values[number % size] if number in known else nan for number in numbers]
+        column, size, known = self._column(index), self.size, self._numbers
+        return [column[number % size] if number in known else nan for number in numbers]
 
     def last_known(self, metric: Metric, numbers: range) -> list[float]:
         """Return the last known parts of a count; [] if there are none in these rows."""
@@ -167,19 +192,28 @@ class _Ring:
 
     def mean(self, first: int, last: int) -> tuple[array[float], array[float] | None]:
         """Return the mean of the known values of each column, or unknown if there are none; and of last known parts."""
-        numbers = range(max(first, self._numbers.start), min(last, self.last) + 1)
-        own = array("f", map(_mean, (self.values(column, numbers) for column in range(self.layout.width))))
-        if self._last_known is None or not own[self.layout.partial] > 0:
-            return own, None
+        kept = self._numbers
+        numbers = range(max(first, kept.start), min(last, self.last) + 1)
         # A row without last known parts is a zero in their mean, and a row that is missing isn't.
         there = [number for number in numbers if not isnan(self.value(number, self.layout.partial))]
+        if not there:
+            return self.layout.unknown, None
+        own, size = array("f", self.layout.zeros), self.size
+        for index, column in enumerate(self._columns):
+            if column is not None:
+                own[index] = _mean([column[number % size] for number in there])
+        if self._last_known is None or not own[self.layout.partial] > 0:
+            return own, None
         parts = array("f", self.layout.nothing)
         for at, metric in enumerate(self.layout.counts):
             parts[at] = sum(self.last_known(metric, numbers)) / len(there)
         return own, parts
 
-    def forget_last_known(self) -> None:
-        """Free the last known parts if there are none any more."""
+    def forget_zeros(self) -> None:
+        """Free columns that have become zero, and the last known parts if there are none any more."""
+        for index, column in enumerate(self._columns):
+            if column is not None and not any(column):
+                self._columns[index] = None
         if self._last_known is not None and not any(self._last_known):
             self._last_known = None
 
@@ -189,28 +223,47 @@ class _Ring:
 
     @property
     def is_zero(self) -> bool:
-        return self._rows.tobytes() == self.layout.zeros.tobytes() * self.size
+        """True if `forget_zeros` has found nothing else."""
+        return not any(self._columns)
 
-    def dump(self) -> tuple[int, int, int, bytes, bytes]:
-        parts = b"" if self._last_known is None else self._last_known.tobytes()
-        return self.size, self.first, self.last, self._rows.tobytes(), parts
+    def dump(self) -> tuple[int, int, int, list[bytes], bytes]:
+        columns = [b"" if column is None else column.tobytes() for column in self._columns]
+        return (
+            self.size,
+            self.first,
+            self.last,
+            columns,
+            b"" if self._last_known is None else self._last_known.tobytes(),
+        )
 
     @classmethod
     def load(
-        cls, layout: _Layout, format: int, size: int, first: int, last: int, rows: bytes, last_known: bytes = b""
+        cls,
+        layout: _Layout,
+        format: int,
+        size: int,
+        first: int,
+        last: int,
+        content: bytes | Sequence[bytes],
+        last_known: bytes = b"",
     ) -> _Ring:
+        """`content` is columns; in files of earlier releases, rows."""
         ring = cls(layout, size, first)
-        loaded, parts = array("f"), array("f")
-        loaded.frombytes(rows)
-        parts.frombytes(last_known)
-        if format != _FORMAT:
-            loaded = layout.of_earlier(loaded, has_partial=_HAS_PARTIAL[format])
-        if len(loaded) != len(ring._rows) or len(parts) not in (0, len(layout.nothing) * size):
+        columns = [*(layout.of_earlier(content, format) if isinstance(content, bytes) else map(_floats, content))]
+        parts = _floats(last_known)
+        widths = {len(it) for it in columns if it}
+        if len(columns) != layout.width or widths - {size} or len(parts) not in (0, len(layout.nothing) * size):
             raise ValueError("a ring of another size")
-        ring._rows = loaded
+        ring._columns = [column if any(column) else None for column in columns]
         ring._last_known = parts or None
         ring.last = last
         return ring
+
+
+def _floats(content: bytes) -> array[float]:
+    found = array("f")
+    found.frombytes(content)
+    return found
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -289,7 +342,7 @@ class SeriesStore:
 
     def _ring_of_zeros(self, key: str, presence: _Presence, number: int) -> _Ring:
         """Return the ring of a key that had none, because all its rows before this sample were zeros."""
-        ring = _Ring(_layout_of(key), _FINE_ROWS, presence.first, zeros=True)
+        ring = _Ring(_layout_of(key), _FINE_ROWS, presence.first)
         ring.last = min(presence.last, number - 1)
         return ring
 
@@ -359,13 +412,13 @@ class SeriesStore:
         for key in [key for key, presence in self._present.items() if presence.last < oldest]:
             del self._present[key]
             self._fine.pop(key, None)
+        for ring in self._fine.values():
+            ring.forget_zeros()
         for key in [key for key, ring in self._fine.items() if ring.is_zero and ring.last == self._number]:
             del self._fine[key]
-        for ring in self._fine.values():
-            ring.forget_last_known()
         for coarse in self._coarse.values():
-            coarse.hours.forget_last_known()
-            coarse.days.forget_last_known()
+            coarse.hours.forget_zeros()
+            coarse.days.forget_zeros()
 
     # Reading
 
@@ -423,7 +476,7 @@ class SeriesStore:
         """Restore the output of `dump`. Raise ValueError for anything else."""
         try:
             format = dumped["format"]
-            if format != _FORMAT and format not in _HAS_PARTIAL:
+            if format not in range(_WITHOUT_PARTIAL, _FORMAT + 1):
                 raise ValueError("another format")
             for key, (hours, days) in dumped["coarse"].items():
                 layout = _layout_of(str(key))
