@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.access import Right
@@ -89,6 +90,22 @@ class Viewer:
                 yield b": still there\n\n"
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The cells that the viewers of a page have. Cells of all topics would fill memory in a big cluster."""
+
+    cells: Cells
+    topics: frozenset[str] | None  # the topics whose rows these viewers have, if the page lists topics; None: all
+
+    def has(self, topics: frozenset[str] | None) -> bool:
+        return self.topics is None or (topics is not None and topics <= self.topics)
+
+    def plus(self, cells: Cells, topics: frozenset[str] | None) -> _Shown:
+        """Return it with these cells too. What it has stays, because the next difference is computed from that."""
+        both = None if topics is None or self.topics is None else topics | self.topics
+        return _Shown({**cells, **self.cells}, both)
+
+
 class Hub:
     """All streams, by page."""
 
@@ -96,7 +113,7 @@ class Hub:
         self._view = view
         self._incidents = incidents
         self._viewers: dict[str, set[Viewer]] = {}
-        self._shown: dict[str, Cells] = {}  # by page: the cells that its viewers have
+        self._shown: dict[str, _Shown] = {}  # by page
 
     def __len__(self) -> int:
         return sum(map(len, self._viewers.values()))
@@ -123,9 +140,10 @@ class Hub:
         for scope, viewers in self._viewers.items():
             if not viewers:
                 continue
-            cells = cells_of(snapshot, scope)
-            changed = difference(self._shown.get(scope, {}), cells)
-            self._shown[scope] = cells
+            topics = _topics_of(viewers)
+            cells = cells_of(snapshot, scope, topics)
+            changed = difference(self._shown[scope].cells if scope in self._shown else {}, cells)
+            self._shown[scope] = _Shown(cells, topics)
             for_all = _cells_event(snapshot, changed)
             for viewer in viewers:
                 viewer.push(for_all if viewer.sees_everything else _cells_event(snapshot, _visible(changed, viewer)))
@@ -159,11 +177,22 @@ class Hub:
         The next difference is computed from these cells.
         """
         snapshot = self._view.snapshot
-        if viewer.scope not in self._shown:
-            self._shown[viewer.scope] = cells_of(snapshot, viewer.scope)
+        shown, topics = self._shown.get(viewer.scope), _topics_of([viewer])
+        if shown is None:
+            shown = _Shown(cells_of(snapshot, viewer.scope, topics), topics)
+        elif not shown.has(topics):
+            shown = shown.plus(cells_of(snapshot, viewer.scope, topics), topics)
+        self._shown[viewer.scope] = shown
         viewer.health = health_of(snapshot, self._incidents, viewer.restricted)
         health = event("health", {**viewer.health, "index": snapshot.index})
-        return health + _cells_event(snapshot, _visible(self._shown[viewer.scope], viewer))
+        return health + _cells_event(snapshot, _visible(shown.cells, viewer))
+
+
+def _topics_of(viewers: Collection[Viewer]) -> frozenset[str] | None:
+    """Return the topics whose rows these viewers have; None: all."""
+    if not all(viewer.only for viewer in viewers):
+        return None
+    return frozenset().union(*(viewer.only for viewer in viewers))
 
 
 def _visible(cells: Cells, viewer: Viewer) -> Cells:
@@ -236,7 +265,7 @@ class _Endpoints:
                 **health_of(snapshot, self._incidents, viewer.restricted),
                 "index": snapshot.index,
                 "t": snapshot.taken_at,
-                "set": _visible(cells_of(snapshot, viewer.scope), viewer),
+                "set": _visible(cells_of(snapshot, viewer.scope, _topics_of([viewer])), viewer),
             }
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -61,8 +61,11 @@ def topic_of_cell(key: str) -> str:
     return key.split("/", 2)[1].partition("@")[0] if key.startswith("topics/") else ""
 
 
-def cells_of(snapshot: Snapshot, scope: str) -> Cells:
-    """Return all cells of a page. A deleted topic or a lost node has no cells."""
+def cells_of(snapshot: Snapshot, scope: str, only: Collection[str] | None = None) -> Cells:
+    """Return all cells of a page. A deleted topic or a lost node has no cells.
+
+    `only` has the topics whose rows are wanted, if the page lists topics; None: all.
+    """
     cells: Cells = dict(_cluster(snapshot))
     word, _, name = scope.partition(":")
     match word:
@@ -72,7 +75,8 @@ def cells_of(snapshot: Snapshot, scope: str) -> Cells:
             cells.update(_all_nodes(snapshot))
         case "topics" | "consumers" | "counter" | "lookup":
             for topic in snapshot.topics:
-                _put_topic(cells, topic)
+                if only is None or topic.name in only:
+                    _put_topic(cells, topic)
             if word == "lookup":
                 cells.update(_all_nodes(snapshot))
         case "nodes":
