@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 from nsqadmin.access import Identity, Right, Role
 from nsqadmin.diagnosis.incident import Counts
 from nsqadmin.http import live
+from nsqadmin.http.event_stream import event
 from nsqadmin.http.live import Hub, Viewer
+from nsqadmin.http.live_cells import cells_of
 from tests.support.picture import channel, channel_node, snapshot, topic
 
 if TYPE_CHECKING:
@@ -107,10 +109,9 @@ def test_only_rows_that_somebody_has_are_computed(monkeypatch: pytest.MonkeyPatc
 
     def counted(*arguments: Any) -> Any:
         cells = cells_of(*arguments)
-        sizes.append(len(depths_in(live.event("cells", {"set": cells}))))
+        sizes.append(len(depths_in(event("cells", {"set": cells}))))
         return cells
 
-    cells_of = live.cells_of
     monkeypatch.setattr(live, "cells_of", counted)
     many = {f"topic{number}": number for number in range(50)}
     world = World(cluster(**many))
