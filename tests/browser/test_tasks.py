@@ -59,7 +59,7 @@ class Trouble:
         consumers = [self._connect(node, "billing-01") for node in self.nodes]
         for consumer in consumers:
             consumer.subscribe("orders", "billing", ready=50)
-        while not self.stopping.wait(0.05):
+        while not self.stopping.wait(0.5):  # for a minute or so, on three nodes
             for producer, consumer in zip(producers, consumers, strict=True):
                 try:
                     producer.publish("orders", b"{}")
