@@ -86,7 +86,9 @@ class Clusters:
             self._count += 1
             folder = self._folder / str(self._count)
             folder.mkdir()
-            self._wide, self._is_silent = self._stack.enter_context(wide_cluster(folder)), False
+            # Nothing moves in it, and a page that is open does everything again for each sample.
+            self._wide = self._stack.enter_context(wide_cluster(folder, sample_interval="2s"))
+            self._is_silent = False
         if is_silent and not self._is_silent:
             self._wide.silence()
             self._is_silent = True

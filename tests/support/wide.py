@@ -79,7 +79,9 @@ class Wide:
 
 
 @contextmanager
-def wide_cluster(folder: Path, *, count: int = COUNT, is_filled: bool = True) -> Iterator[Wide]:
+def wide_cluster(
+    folder: Path, *, count: int = COUNT, is_filled: bool = True, sample_interval: str = "500ms"
+) -> Iterator[Wide]:
     """Run the nodes and nsqadmin. `is_filled=False`: nothing was ever published."""
     policy = folder / "policy.toml"
     policy.write_text(_POLICY)
@@ -105,7 +107,7 @@ def wide_cluster(folder: Path, *, count: int = COUNT, is_filled: bool = True) ->
         admin = stack.enter_context(
             WideAdmin(
                 f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}",
-                "sample-interval=500ms",
+                f"sample-interval={sample_interval}",
                 "discovery-interval=500ms",
                 "http-client-request-timeout=2s",
                 "enable-publish",
