@@ -88,7 +88,7 @@ def test_a_batch_that_comes_twice_is_in_the_store_once_and_its_second_files_go(s
 
 
 def test_two_writers_at_once_lose_nothing_and_double_nothing(place: Place) -> None:
-    rounds = range(3)
+    rounds = range(5)
     target(place).table()
     failures: list[BaseException] = []
 
