@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,9 +222,12 @@ def test_an_nsqd_that_is_killed_under_the_sink_loses_nothing(
     with SteadyNsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
         saved = threading.Event()
 
+        def are_there(wanted: int) -> bool:
+            return saved.is_set() or next_of(nsqd, "out") >= wanted
+
         def trouble() -> None:
-            for most in (count // 4, count // 2):
-                patiently(lambda most=most: saved.is_set() or next_of(nsqd, "out") >= most)
+            for wanted in (count // 4, count // 2):
+                patiently(partial(are_there, wanted))
                 nsqd.kill()
                 nsqd.start()
 
