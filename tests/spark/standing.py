@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 AT_ONCE: Final = 2.0  # seconds within which a refusal has to come
-PART: Final = 500  # messages that are published between two disorders
+PART: Final = 300  # messages that are published between two disorders
 LIMIT: Final = 300  # seconds for one landing on a busy machine
 TOPICS: Final = ("orders", "others")
 Crash = Callable[[str], None]
@@ -305,7 +305,7 @@ class _Query:
         told = {f"source.{name}": text for name, text in source.as_options().items()}
         rows, _ = schemas(source_options(source.as_options()), None, drops_body=False)
         self._landing = landing_of({**table.sink_options(rows), **told}, from_arrow_schema(COLUMNS))
-        options = source_options({**source.as_options(), "ranges": "true", "rowsPerTask": "40"})
+        options = source_options({**source.as_options(), "ranges": "true", "rowsPerTask": "75"})
         self._reader = NsqStreamReader(options, COLUMNS)
         for name in ("offsets", "commits"):
             (checkpoint / name).mkdir(parents=True, exist_ok=True)

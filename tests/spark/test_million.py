@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 def test_new_queries_read_all_from_the_first_message_and_disturb_no_channel(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    result = million.run(spark, tmp_path, 20_000)
+    result = million.run(spark, tmp_path, 5_000)
     assert result.is_right, str(result)

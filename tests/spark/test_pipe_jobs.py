@@ -72,14 +72,17 @@ class Interrupted(Exception):
     """Stands for a power cut."""
 
 
-def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_SLICE_SECONDS", 0.01)  # or 5 s would pass
     with Nsqd(tmp_path / "data", "retention-bytes=10GB", "idempotence-window=10m") as nsqd:
         pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path)
         publish(nsqd, "orders", numbered(100))
         pipeline.land()
         progress = tmp_path / "progress.json"
         sink = {"topic": "again", "nsqd": address(nsqd)}
-        job = replay.Replay(sink=sink, rate=20, exactly_once=True, name="once")  # slices of 40
+        job = replay.Replay(sink=sink, rate=4000, exactly_once=True, name="once")  # slices of 40
 
         def run(told: object = None) -> int:
             place = replay.Reached.load(place_of(str(progress)), "once", "orders")
