@@ -21,6 +21,7 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -179,6 +180,7 @@ def ask(connection: socket.socket, request: dict[str, Any], streams: Sequence[in
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end what they have started
     program, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
+    address = listener.getsockname()
     for name in PRELOADED[program]:
         importlib.import_module(name)
     if program in OURS or program == "tests.support.steered":
@@ -189,6 +191,8 @@ def main() -> None:
         serve(listener, import_for, at_end=partial(shutil.rmtree, templates, ignore_errors=True))
     else:
         serve(listener, import_for)
+    if any(word.startswith("--workers=") for word in sys.argv):
+        _fork_workers(address)
     if program in OURS:
         run(program)
     runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -204,6 +208,14 @@ def import_for(arguments: Sequence[str]) -> None:
                 for name in missing:
                     importlib.import_module(name)
             _freeze()
+
+
+def _fork_workers(address: bytes) -> None:
+    """Have this process, a supervisor, start its workers by the zygote that has forked it."""
+    from tests.support import forked
+
+    forked.all_from(address)
+    subprocess.Popen = forked.Popen  # type: ignore[misc]
 
 
 def run(module: str) -> NoReturn:
