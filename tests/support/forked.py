@@ -1,11 +1,12 @@
 """Starts our programs as `subprocess.Popen` does, but by forking a process that has imported them: a *zygote*.
 
 Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start more than a thousand programs. A fork
-takes 0.02 s. So it is with the workers of job libraries. A program is started in the normal way where a fork would not
-be equivalent: another interpreter, a preloaded library, a terminal. Workers of `nsqd --workers=2` are forked by the
-zygote of their supervisor, so they get a SIGTERM when that is killed. A variable that Python or a library reads while it
-starts makes a zygote of its own, and so do a planted bug, a disk that misbehaves (tests/simulation/shim.py), another
-umask and other signals that are blocked or ignored. Workers of xdist share theirs, but for those with a planted bug.
+takes 0.02 s. So it is with the workers of job libraries. A program is started in the normal way where a fork would
+not be equivalent: another interpreter, a preloaded library, a terminal. Workers of `nsqd --workers=2` are forked by
+the zygote of their supervisor, so they get a SIGTERM when that is killed. A variable that Python or a library reads
+while it starts makes a zygote of its own, and so do a planted bug, a disk that misbehaves (tests/simulation/shim.py),
+another umask and other signals that are blocked or ignored. Workers of xdist share theirs, but for those with a
+planted bug.
 
 To start everything in the normal way, set NSQ_REAL_STARTS=1; for a single test there is the fixture `real_starts`. A
 zygote writes to the stderr of the tests.

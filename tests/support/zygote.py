@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from tempfile import mkdtemp
@@ -151,7 +151,7 @@ PRELOADED: Final = {
 }
 # What a program imports only for some arguments: by how one of these begins. A zygote imports it before the first start
 # that has such an argument, so that others don't pay for it.
-FOR_ARGUMENTS: Final = {
+FOR_ARGUMENTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "nsqd": {
         "--remote=": ("http.client", "nsqd.remote.copy"),
         "--remote=s3:": ("nsqd.remote.stores.obstore",),
@@ -191,7 +191,7 @@ def main() -> None:
         serve(listener, import_for, at_end=partial(shutil.rmtree, templates, ignore_errors=True))
     else:
         serve(listener, import_for)
-    if any(word.startswith("--workers=") for word in sys.argv):
+    if program == "nsqd" and any(word.startswith("--workers=") for word in sys.argv):
         _fork_workers(address)
     if program in OURS:
         run(program)
@@ -212,8 +212,10 @@ def import_for(arguments: Sequence[str]) -> None:
 
 def _fork_workers(address: bytes) -> None:
     """Have this process, a supervisor, start its workers by the zygote that has forked it."""
-    from tests.support import forked
-
+    try:
+        from tests.support import forked
+    except ImportError:  # the installation that scripts/test-compiled tests doesn't see the tests
+        return
     forked.all_from(address)
     subprocess.Popen = forked.Popen  # type: ignore[misc]
 
