@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.nsqd.whole.workers import Workers
 from tests.planted.planting import bugs_for, with_bug
 from tests.support import forked
 from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, eventually
+from tests.support.zygote import FOR_ARGUMENTS
 
 ENVIRON = {**os.environ, "PYTHONPATH": PYTHONPATH}
 TAIL = ("nsqtools", "nsq_tail")
@@ -135,8 +138,23 @@ def test_it_is_polled_and_waited_for_in_time() -> None:
         assert it.poll() == -signal.SIGKILL
 
 
-def parent_of(nsqd: Nsqd) -> int:
-    return int(Path(f"/proc/{nsqd.pid}/stat").read_text().rpartition(")")[2].split()[1])
+def parent_of(nsqd: Nsqd | Workers) -> int:
+    return parent_of_process(nsqd.pid)
+
+
+def parent_of_process(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_workers_of_nsqd_are_forked_by_the_zygote_of_their_supervisor(tmp_path: Path) -> None:
+    with Workers(tmp_path, 2) as nsqd:
+        assert {parent_of_process(nsqd.worker_pid(it)) for it in range(2)} == {parent_of(nsqd)}
+
+
+def test_modules_that_only_some_arguments_need_are_there() -> None:
+    """A start that lacks one imports it by itself, so nobody would notice."""
+    names = {name for by_argument in FOR_ARGUMENTS.values() for names in by_argument.values() for name in names}
+    assert [name for name in names if find_spec(name) is None] == []
 
 
 def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Starts our programs as `subprocess.Popen` does, but by forking a process that has imported them: a *zygote*.
 
 Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start more than a thousand programs. A fork
-takes 0.02 s. So it is with the workers of job libraries. A program is started in the normal way where a fork would not
-be equivalent: another interpreter, a preloaded library, a terminal. A variable that Python or a library reads while it
-starts makes a zygote of its own, and so do a planted bug, a disk that misbehaves (tests/simulation/shim.py), another
-umask and other signals that are blocked or ignored. Workers of xdist share theirs, but for those with a planted bug.
+takes 0.02 s. So it is with the workers of job libraries. A program is started in the normal way where a fork would
+not be equivalent: another interpreter, a preloaded library, a terminal. Workers of `nsqd --workers=2` are forked by
+the zygote of their supervisor, so they get a SIGTERM when that is killed. A variable that Python or a library reads
+while it starts makes a zygote of its own, and so do a planted bug, a disk that misbehaves (tests/simulation/shim.py),
+another umask and other signals that are blocked or ignored. Workers of xdist share theirs, but for those with a
+planted bug.
 
 To start everything in the normal way, set NSQ_REAL_STARTS=1; for a single test there is the fixture `real_starts`. A
 zygote writes to the stderr of the tests.
@@ -66,6 +68,7 @@ _SESSION: Final = 4  # its place among these
 _asking: Final = threading.Lock()  # tests start programs in threads, and an answer must not go to another one
 _zygotes: dict[tuple[str, ...], tuple[bytes, subprocess.Popen[bytes] | None]] = {}  # None: it is shared
 _shared = b""  # how the addresses of zygotes begin that forks of this process share
+_only = b""  # the address of the only zygote that this process asks
 _lives: list[int] = []  # a pipe that is open as long as one of these is there
 _for_all: list[subprocess.Popen[bytes]] = []  # shared zygotes that this process has started
 _planted: list[tuple[str, ...]] = []  # keys of those that have a bug, the oldest first
@@ -76,6 +79,12 @@ def share() -> None:
     global _shared
     _shared = b"\0nsq-zygote-%d-%s-" % (os.getpid(), os.urandom(8).hex().encode())
     _lives[:] = os.pipe()
+
+
+def all_from(address: bytes) -> None:
+    """Fork whatever this process starts from the zygote at this address."""
+    global _only
+    _only = address
 
 
 class ZygoteHasGone(Exception):
@@ -247,6 +256,8 @@ def _zygote_for(python: str, program: str, environ: Mapping[str, str]) -> tuple[
     """Return where to ask for a start of this program, with these variables from before it begins."""
     early = {it: environ[it] for it in environ if it.startswith(_READ_EARLY) and it not in _READ_LATE}
     key = (python, program, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
+    if key not in _zygotes and _only:
+        _zygotes[key] = _only, None
     if key not in _zygotes:
         if _PLANTED in early:
             for old in _planted[: 1 - _MOST_PLANTED]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,23 @@ NOTHING = {"in_flight": 0, "buried": 0, "done": 0, "unknown": 0}
 @pytest.fixture
 def nsqd(start_nsqd: StartNsqd) -> Nsqd:
     started = start_nsqd()
-    started.post("/topic/create?topic=t")
-    for channel in ("a", "b"):
-        started.post(f"/channel/create?topic=t&channel={channel}")
+    make_channels(started)
     return started
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    """Run an nsqd whose channels have one message, for requests that change nothing."""
+    with Nsqd(tmp_path_factory.mktemp("unchanged")) as nsqd:
+        make_channels(nsqd)
+        publish(nsqd, "one", key="k", defer=MINUTES)
+        yield nsqd
+
+
+def make_channels(nsqd: Nsqd) -> None:
+    nsqd.post("/topic/create?topic=t")
+    for channel in ("a", "b"):
+        nsqd.post(f"/channel/create?topic=t&channel={channel}")
 
 
 def publish(nsqd: Nsqd, body: str, *, key: str = "", defer: int = 0, topic: str = "t") -> None:
@@ -248,13 +262,12 @@ def test_deferred_messages_are_listed_by_the_time_when_they_are_due(nsqd: Nsqd) 
         ("key=k", 400, "MISSING_ARG_TOPIC"),
     ],
 )
-def test_what_is_refused(nsqd: Nsqd, query: str, status: int, code: str) -> None:
-    publish(nsqd, "one", key="k", defer=MINUTES)
-    answer = nsqd.http("POST", f"/message/cancel?{query}")
+def test_what_is_refused(unchanged: Nsqd, query: str, status: int, code: str) -> None:
+    answer = unchanged.http("POST", f"/message/cancel?{query}")
     assert (answer.status, answer.json["message"]) == (status, code)
-    answer = nsqd.http("POST", f"/message/due?{query}&defer=5")
+    answer = unchanged.http("POST", f"/message/due?{query}&defer=5")
     assert (answer.status, answer.json["message"]) == (status, code)
-    assert counts(nsqd, "a") == (0, 1)
+    assert counts(unchanged, "a") == (0, 1)
 
 
 def test_publishers_name_keys_and_operators_ids_as_well(start_nsqd: StartNsqd, tmp_path: Path) -> None:
@@ -290,8 +303,8 @@ def test_a_request_for_another_nsqd_is_not_answered(nsqd: Nsqd) -> None:
 
 
 @pytest.mark.parametrize(("query", "code"), [("", "MISSING_ARG_DEFER"), ("&defer=x", "INVALID_DEFER")])
-def test_a_delay_that_is_none(nsqd: Nsqd, query: str, code: str) -> None:
-    answer = nsqd.http("POST", f"/message/due?topic=t&key=k{query}")
+def test_a_delay_that_is_none(unchanged: Nsqd, query: str, code: str) -> None:
+    answer = unchanged.http("POST", f"/message/due?topic=t&key=k{query}")
     assert (answer.status, answer.json["message"]) == (400, code)
 
 
@@ -299,8 +312,8 @@ def test_a_delay_that_is_none(nsqd: Nsqd, query: str, code: str) -> None:
     ("query", "code"),
     [("&limit=10001", "INVALID_ARG_LIMIT"), ("&limit=x", "INVALID_ARG_LIMIT"), ("&after=5", "INVALID_ARG_AFTER")],
 )
-def test_a_list_that_cannot_be_made(nsqd: Nsqd, query: str, code: str) -> None:
-    answer = nsqd.http("GET", f"/channel/deferred?topic=t&channel=a{query}")
+def test_a_list_that_cannot_be_made(unchanged: Nsqd, query: str, code: str) -> None:
+    answer = unchanged.http("GET", f"/channel/deferred?topic=t&channel=a{query}")
     assert (answer.status, answer.json["message"]) == (400, code)
 
 
@@ -368,12 +381,11 @@ def test_many_messages_of_a_channel_are_named_by_their_sequences(nsqd: Nsqd) -> 
         ("channel=none&sequence=0", 404, "CHANNEL_NOT_FOUND"),
     ],
 )
-def test_sequences_that_are_refused(nsqd: Nsqd, query: str, status: int, code: str) -> None:
-    publish(nsqd, "one", key="k", defer=MINUTES)
+def test_sequences_that_are_refused(unchanged: Nsqd, query: str, status: int, code: str) -> None:
     for path in ("cancel?", "due?defer=5&"):
-        answer = nsqd.http("POST", f"/message/{path}topic=t&{query}")
+        answer = unchanged.http("POST", f"/message/{path}topic=t&{query}")
         assert (answer.status, answer.json["message"]) == (status, code)
-    assert counts(nsqd, "a") == (0, 1)
+    assert counts(unchanged, "a") == (0, 1)
 
 
 def test_a_key_is_found_when_only_a_compacted_file_has_the_message(start_nsqd: StartNsqd) -> None:

@@ -268,7 +268,8 @@ def test_what_nobody_uses_expires_and_that_is_on_record(start_nsqd: StartNsqd, f
         ("expire_topic", "old", "", "expire_after=2s", "policy file"),
         ("expire_channel", "t", "c", "expire_after=2s", "policy file"),
     }
-    assert 'CHANGE: expire_topic topic="old" channel="" "expire_after=2s" who="policy file"' in nsqd.log
+    said = 'CHANGE: expire_topic topic="old" channel="" "expire_after=2s" who="policy file"'
+    assert eventually(lambda: said in nsqd.log)
     assert nsqd.channel("full")["depth"] == 1
     nsqd.restart()
     assert [it["topic_name"] for it in nsqd.stats()["topics"]] == ["full", "t"]

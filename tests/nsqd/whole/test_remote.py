@@ -150,12 +150,13 @@ def test_a_clean_stop_answers_publishers_before_it_closes_their_connections(tmp_
 
 def test_publishers_wait_for_a_store_that_takes_less_than_they_send(tmp_path: Path, shared: Path) -> None:
     answers: list[bytes] = []
+    count = 20  # of a megabyte each, from three clients: several times what is kept
 
     def receive(client: Client) -> None:
-        answers.extend(client.response() for _ in range(60))
+        answers.extend(client.response() for _ in range(count))
 
     def publish(client: Client) -> None:
-        for number in range(60):
+        for number in range(count):
             client.send(commands.pub("t", b"%07d" % number * (1 << 17)))
 
     options = ("remote-timeout=60s", "remote-buffer=16777216")  # the least that is kept in memory
@@ -169,7 +170,7 @@ def test_publishers_wait_for_a_store_that_takes_less_than_they_send(tmp_path: Pa
             nsqd.connect().publish("fast", b"1")
         for thread in threads:
             thread.join(60)
-        assert answers == [b"OK"] * 180
+        assert answers == [b"OK"] * 3 * count
         remote = nsqd.http("GET", "/remote").json
     assert remote["roots"] == 0, "nothing was dropped"
 

@@ -20,7 +20,8 @@ from tests.support.brokers import StartNsqd
 from tests.support.client import TIMEOUT, Client, Disconnected
 from tests.support.process import run_to_end
 
-# One test of each kind starts a Python that imports nsqd; the others are forked from one that has (forked.py).
+# Two refusals and a run start a Python that imports nsqd; the others are forked from one that has (forked.py).
+# tests/project/test_forked.py compares both ways, also for --version and --help.
 real = pytest.mark.usefixtures("real_starts")
 
 FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (?:failed to instantiate nsqd - )?(.*)")
@@ -41,7 +42,6 @@ def refusal(*arguments: str) -> str:
 # Options that print and end
 
 
-@real
 def test_help_goes_to_stderr_and_is_no_failure() -> None:
     for flag in ("--help", "-h"):
         done = run_to_end(flag)
@@ -49,7 +49,6 @@ def test_help_goes_to_stderr_and_is_no_failure() -> None:
         assert "-tcp-address" in done.stderr
 
 
-@real
 def test_version_goes_to_stdout() -> None:
     done = run_to_end("--version")
     assert (done.returncode, done.stderr) == (0, "")
@@ -115,7 +114,6 @@ def test_what_makes_nsq_crash_later_is_refused_at_once(tmp_path: Path, flag: str
 # The data path
 
 
-@real
 def test_a_missing_data_path_is_not_made(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert refusal(f"--data-path={missing}") == f"failed to lock data-path: open {missing}: no such file or directory"
@@ -148,7 +146,6 @@ def test_a_data_path_that_cannot_be_written_is_refused(read_only: Path) -> None:
     assert refusal(f"--data-path={read_only}") == f"failed to open data-path: {read_only} is not writable"
 
 
-@real
 def test_a_second_nsqd_on_the_same_path_is_refused(start_nsqd: StartNsqd) -> None:
     first = start_nsqd()
     assert refusal(f"--data-path={first.data_path}") == (
@@ -184,7 +181,6 @@ def test_a_host_that_cannot_be_is_named(tmp_path: Path, which: str, host: str) -
     assert ": lookup " in cause
 
 
-@real
 def test_a_config_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     config = tmp_path / "nsqd.toml"
     config.write_text("tcp_address = ")

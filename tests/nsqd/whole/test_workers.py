@@ -105,6 +105,7 @@ def test_a_rolling_restart_under_traffic_loses_nothing(data: Path) -> None:
         assert sent > 0
 
 
+@pytest.mark.usefixtures("real_starts")  # a forked worker gets a SIGTERM as well
 def test_workers_stop_in_good_order_when_the_supervisor_is_killed(data: Path) -> None:
     with Workers(data, 2) as nsqd:
         pids = [nsqd.worker_pid(it) for it in range(2)]

@@ -54,9 +54,9 @@ class Workers(Daemon):
         super().kill()
 
     def _left(self) -> list[int]:
-        """Return the workers that run. Their ids may be other processes' by now, so their data path has to match."""
+        """Return the workers that run. Their ids may be other processes' by now, so they have to use the data path."""
         ids = [int(it) for it in re.findall(r"worker-\d+ is process (\d+)", self.log)]
-        return [it for it in ids if f"--data-path={self.data_path}" in _command_line(it)]
+        return [it for it in ids if _has_open(it, self.data_path)]
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Wait until the log has a text so many times."""
@@ -97,8 +97,9 @@ class Workers(Daemon):
         return str(found[-1])
 
 
-def _command_line(pid: int) -> list[str]:
+def _has_open(pid: int, folder: Path) -> bool:
+    """Return whether the process has a file open in the folder. A forked one has the command line of its zygote."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return any(os.readlink(it).startswith(f"{folder}/") for it in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
-        return []
+        return False
