@@ -60,14 +60,20 @@ OURS: Final = {
 OF_OTHERS: Final = {
     "celery": (
         *_NETWORK,
+        "billiard.popen_fork",
+        "billiard.sharedctypes",
+        "celery.app.routes",
         "celery.apps.worker",
         "celery.backends.rpc",
         "celery.bin.celery",
         "celery.concurrency.prefork",
         "celery.concurrency.solo",
         "celery.concurrency.thread",
+        "celery.events.dispatcher",
+        "celery.events.receiver",
         "celery.worker.consumer",
         "kombu.matcher",
+        "kombu.pidbox",
         "nsqjobs.celery.transport",
     ),
     "django": (
@@ -165,6 +171,8 @@ def main() -> None:
         importlib.import_module(name)
     if program in OURS or program == "tests.support.steered":
         importlib.import_module("nsqcommon.version").suite_version()  # is kept; to find it imports 30 modules
+    if program == "celery":
+        _read_declarations()
     if program == "nsqadmin":
         templates = mkdtemp(prefix="nsq-templates-")  # of this process, as what is compiled may be changed
         _keep_compiled(templates)
@@ -190,6 +198,13 @@ def finish(program: Callable[[], object]) -> NoReturn:
             end(ended.code or 0)
         raise
     end(0)
+
+
+def _read_declarations() -> None:
+    """Have billiard's child processes find a parser of C: each asks by cffi for one function, which takes 0.2 s."""
+    from billiard.util import get_pdeathsig
+
+    get_pdeathsig()
 
 
 def _keep_compiled(folder: str) -> None:

@@ -184,6 +184,17 @@ def test_a_relay_that_dies_anywhere_neither_loses_nor_doubles(database: Database
     assert sorted(bodies(nsqd), key=int) == [str(number) for number in range(20)]
 
 
+def test_repeat_unknown_publishes_it_again(database: Database, nsqd: Nsqd) -> None:
+    database.insert("t", b"one")
+    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies after the claim"))
+    database.run("UPDATE outbox SET attempted_at = ?", in_minutes(database, -11))
+    relay(database, nsqd)
+    with Tool("outbox_to_nsq", *flags(database, nsqd), "--repeat-unknown") as tool:
+        eventually(lambda: database.run("SELECT count(sent_at) FROM outbox") == [(1,)], LIMIT)
+        tool.wait_for_log("row 1 is published again")
+    assert bodies(nsqd) == ["one"]
+
+
 def test_these_tests_notice_a_relay_that_forgets_its_node(database: Database, nsqd: Nsqd) -> None:
     database.insert("t", b"one")
     run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies before the mark"))
@@ -223,17 +234,6 @@ def test_what_could_not_be_repeated_in_time_is_parked_and_said(database: Databas
     assert (node, sent) == (address(nsqd.tcp), None)
     assert "row 1 is parked: unknown whether" in log
     assert "1 unknown" in log
-
-
-def test_repeat_unknown_publishes_it_again(database: Database, nsqd: Nsqd) -> None:
-    database.insert("t", b"one")
-    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies after the claim"))
-    database.run("UPDATE outbox SET attempted_at = ?", in_minutes(database, -11))
-    relay(database, nsqd)
-    with Tool("outbox_to_nsq", *flags(database, nsqd), "--repeat-unknown") as tool:
-        eventually(lambda: database.run("SELECT count(sent_at) FROM outbox") == [(1,)], LIMIT)
-        tool.wait_for_log("row 1 is published again")
-    assert bodies(nsqd) == ["one"]
 
 
 @both_databases
