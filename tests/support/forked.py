@@ -59,7 +59,7 @@ _MOST_PLANTED: Final = 3  # zygotes that are kept, as each takes 50 MB
 _SHIM: Final = "SHIM_"  # what the disk of tests/simulation/shim.py reads once more after the fork
 is_off = "NSQ_REAL_STARTS" in os.environ  # the fixture `real_starts` sets it, too
 # Variables of these that a program of a test reads when it runs.
-_READ_LATE: Final = ("NSQ_TEST_BROKER", "NSQ_TEST_SETTINGS", "NSQ_URL", "NSQ_QUEUE")
+_READ_LATE: Final = ("NSQ_TEST_BROKER", "NSQ_TEST_SETTINGS", "NSQ_URL", "NSQ_QUEUE", "NSQ_OPTIONS")
 # What `Popen` is told where nothing of it was asked for: gid, gids, uid, umask, start_new_session, process_group.
 _NOTHING_SPECIAL: Final = (None, None, None, -1, False, -1)
 _SESSION: Final = 4  # its place among these
