@@ -25,7 +25,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from tempfile import mkdtemp
 from typing import Any, Final, NoReturn
@@ -154,8 +153,6 @@ PRELOADED: Final = {
     "tests.support.script": SCRIPT,
     "tests.support.steered": STEERED,
 }
-# What a program imports for an argument that begins so. The first start that has it imports it for all later ones.
-_FOR_ARGUMENTS: Final = {"--database=postgresql:": "psycopg"}
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
 
@@ -271,7 +268,6 @@ def serve(listener: socket.socket, at_end: Callable[[], object] = lambda: None) 
             except (struct.error, ValueError):  # whoever asked was killed meanwhile
                 connection.close()
                 continue
-            _import_for(request.get("arguments", ()))
             pid = os.fork()
             if not pid:
                 for other, (_, its) in children.items():
@@ -289,13 +285,6 @@ def serve(listener: socket.socket, at_end: Callable[[], object] = lambda: None) 
             poll.register(child, select.POLLIN)
             poll.register(connection, select.POLLIN)
             _tell(connection, pid)
-
-
-def _import_for(arguments: Sequence[str]) -> None:
-    for beginning, name in _FOR_ARGUMENTS.items():
-        if any(argument.startswith(beginning) for argument in arguments):
-            with suppress(ImportError):  # the program says what is missing
-                importlib.import_module(name)
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
