@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from tempfile import mkdtemp
 from typing import Any, Final, NoReturn
@@ -153,6 +154,23 @@ PRELOADED: Final = {
     "tests.support.script": SCRIPT,
     "tests.support.steered": STEERED,
 }
+# What a program imports only for some arguments: by how one of these begins. A zygote imports it before the first start
+# that has such an argument, so that others don't pay for it.
+FOR_ARGUMENTS: Final = {
+    "nsqd": {
+        "--remote=": ("http.client", "nsqd.remote.copy"),
+        "--remote=s3:": ("nsqd.remote.stores.obstore",),
+        "--standby": ("nsqd.standby",),
+        "--tls-client-auth-policy=require": ("nsqcommon.streams.any_certificate",),
+        "--workers=": ("nsqd.workers.supervisor",),
+        "fsck": ("nsqd.fsck.cli",),
+        "policy": ("nsqd.policy.cli",),
+        "remote": ("nsqd.remote.cli",),
+    },
+    "nsqadmin": {
+        "--oidc-issuer=": ("nsqadmin.oidc.login_flow", "nsqadmin.pages.login"),
+    },
+}
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
 
@@ -176,12 +194,24 @@ def main() -> None:
     if program == "nsqadmin":
         templates = mkdtemp(prefix="nsq-templates-")  # of this process, as what is compiled may be changed
         _keep_compiled(templates)
-        serve(listener, at_end=partial(shutil.rmtree, templates, ignore_errors=True))
+        serve(listener, import_for, at_end=partial(shutil.rmtree, templates, ignore_errors=True))
     else:
-        serve(listener)
+        serve(listener, import_for)
     if program in OURS:
         run(program)
     runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+def import_for(arguments: Sequence[str]) -> None:
+    """Import what a start with these arguments needs besides. A module that can't be imported is for the start to tell."""
+    program, *words = arguments
+    for begin, names in FOR_ARGUMENTS.get(program, {}).items():
+        missing = [name for name in names if name not in sys.modules]
+        if missing and any(word.startswith(begin) for word in words):
+            with suppress(ImportError):
+                for name in missing:
+                    importlib.import_module(name)
+            _freeze()
 
 
 def run(module: str) -> NoReturn:
@@ -235,10 +265,22 @@ def end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def serve(listener: socket.socket, at_end: Callable[[], object] = lambda: None) -> None:
-    """Fork for each connection until our standard input ends. Return only in the children, as what was asked for."""
+def _freeze() -> None:
+    """Have a child's collections not copy what all children share."""
     gc.collect()
-    gc.freeze()  # so that a child's collections do not copy what all children share
+    gc.freeze()
+
+
+def serve(
+    listener: socket.socket,
+    prepare: Callable[[Sequence[str]], object] = lambda arguments: None,
+    at_end: Callable[[], object] = lambda: None,
+) -> None:
+    """Fork for each connection until our standard input ends. Return only in the children, as what was asked for.
+
+    `prepare` is called with the arguments of each start, before the fork.
+    """
+    _freeze()
     poll = select.poll()
     poll.register(0, select.POLLIN)  # first, as nobody needs another child when this has ended
     poll.register(listener, select.POLLIN)
@@ -268,6 +310,7 @@ def serve(listener: socket.socket, at_end: Callable[[], object] = lambda: None) 
             except (struct.error, ValueError):  # whoever asked was killed meanwhile
                 connection.close()
                 continue
+            prepare(request["arguments"])
             pid = os.fork()
             if not pid:
                 for other, (_, its) in children.items():
