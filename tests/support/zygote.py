@@ -170,6 +170,9 @@ FOR_ARGUMENTS: Final = {
     "nsqadmin": {
         "--oidc-issuer=": ("nsqadmin.oidc.login_flow", "nsqadmin.pages.login"),
     },
+    "nsqtools": {
+        "--database=postgresql:": ("psycopg",),
+    },
 }
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
@@ -311,6 +314,8 @@ def serve(
                 connection.close()
                 continue
             prepare(request["arguments"])
+            if request.get("has_bugs"):
+                importlib.import_module("tests.planted.planting")
             pid = os.fork()
             if not pid:
                 for other, (_, its) in children.items():
@@ -363,8 +368,17 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     # The same lists, because modules that are imported already may have taken them.
     sys.argv[:] = request["arguments"]
     sys.orig_argv[:] = request["command"]
+    if request.get("has_bugs"):
+        _plant()
     if (trio := sys.modules.get("trio._core._run")) is not None:
         trio._r.seed()  # chooses which task is next; Python itself seeds `random` anew
+
+
+def _plant() -> None:
+    """Plant bugs as Python does when it starts, in modules that are imported already."""
+    folder, _, _ = os.environ["PYTHONPATH"].partition(os.pathsep)
+    sys.path.insert(0, folder)
+    runpy.run_path(os.path.join(folder, "sitecustomize.py"))
 
 
 if __name__ == "__main__":
