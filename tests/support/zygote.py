@@ -24,7 +24,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from tempfile import mkdtemp
@@ -156,7 +156,7 @@ PRELOADED: Final = {
 }
 # What a program imports only for some arguments: by how one of these begins. A zygote imports it before the first start
 # that has such an argument, so that others don't pay for it.
-FOR_ARGUMENTS: Final = {
+FOR_ARGUMENTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "nsqd": {
         "--remote=": ("http.client", "nsqd.remote.copy"),
         "--remote=s3:": ("nsqd.remote.stores.obstore",),
@@ -235,9 +235,7 @@ def finish(program: Callable[[], object]) -> NoReturn:
 
 def _read_declarations() -> None:
     """Have billiard's child processes find cffi's parser of C, which each of them needs for one function."""
-    from billiard.util import get_pdeathsig
-
-    get_pdeathsig()
+    importlib.import_module("billiard.util").get_pdeathsig()
 
 
 def _keep_compiled(folder: str) -> None:
