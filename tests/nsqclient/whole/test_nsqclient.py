@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -738,9 +739,12 @@ def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, l
         async def in_thread(call: Callable[[], object]) -> None:
             await (trio.to_thread.run_sync(call) if library is nsqclient else asyncio.to_thread(call))
 
+        def has_handled(enough: int) -> bool:
+            return len(handled) > enough
+
         async def trouble() -> None:
-            for nsqd, end, share in zip(nsqds, (nsqds[0].stop, nsqds[1].kill), (20, 4), strict=True):
-                await in_thread(lambda share=share: eventually(lambda: len(handled) > count // share, 30))
+            for nsqd, end, enough in zip(nsqds, (nsqds[0].stop, nsqds[1].kill), (count // 20, count // 4), strict=True):
+                await in_thread(partial(eventually, partial(has_handled, enough), 30))
                 await in_thread(end)
                 await in_thread(nsqd.start)
             goals.append(len(handled) + 400)  # twice what the consumer may still have of the time before
