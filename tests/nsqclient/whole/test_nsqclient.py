@@ -743,7 +743,8 @@ def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, l
             return len(handled) > enough
 
         async def trouble() -> None:
-            for nsqd, end, enough in zip(nsqds, (nsqds[0].stop, nsqds[1].kill), (count // 20, count // 4), strict=True):
+            ends: tuple[Callable[[], object], ...] = nsqds[0].stop, nsqds[1].kill
+            for nsqd, end, enough in zip(nsqds, ends, (count // 20, count // 4), strict=True):
                 await in_thread(partial(eventually, partial(has_handled, enough), 30))
                 await in_thread(end)
                 await in_thread(nsqd.start)
