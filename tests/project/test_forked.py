@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.nsqd.whole.workers import Workers
-from tests.planted.planting import bugs_for, with_bug
+from tests.planted.planting import with_bug
 from tests.support import forked
 from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, eventually
 from tests.support.zygote import FOR_ARGUMENTS
@@ -196,22 +195,22 @@ def test_forks_of_one_process_share_a_zygote_that_ends_with_the_last_of_them() -
     eventually(lambda: not Path(f"/proc/{one}").exists())
 
 
-def test_few_zygotes_with_a_planted_bug_are_kept_and_none_whose_child_runs_is_stopped(tmp_path: Path) -> None:
-    own = {"NSQ_NOBODY_READS": str(tmp_path)}  # or tests before this one may have started these zygotes
-    *others, another = [{**with_bug(bug), **own} for bug in bugs_for("kills")[:5]]
-    with ExitStack() as stack:
-        plain, *first = [
-            stack.enter_context(Nsqd(tmp_path / str(number), environ=environ))
-            for number, environ in enumerate([{}, *others])
-        ]
-        zygotes = {parent_of(nsqd) for nsqd in first}
-        assert len(zygotes) == len(first)
-        assert zygotes.isdisjoint((parent_of(plain), os.getpid()))
-        assert {nsqd.stop() for nsqd in first} == {0}
-    with Nsqd(tmp_path / "last", environ=another) as last:
-        kept = {pid for pid in zygotes if Path(f"/proc/{pid}").exists()}
-        assert kept < zygotes
-        assert parent_of(last) not in zygotes
+def test_a_bug_is_planted_only_in_the_child_that_asks_for_it(tmp_path: Path) -> None:
+    drops, another = with_bug("one message of a hundred is dropped"), with_bug("the relay dies before the mark")
+    with (
+        Nsqd(tmp_path / "bad", environ=drops) as bad,
+        Nsqd(tmp_path / "other", environ=another) as other,
+        Nsqd(tmp_path / "good") as good,
+    ):
+        assert parent_of(bad) == parent_of(other)
+        assert parent_of(bad) not in (parent_of(good), os.getpid())
+        for nsqd in (bad, other, good):
+            nsqd.connect().publish("t", *(b"%d" % number for number in range(200)))
+            nsqd.connect().subscribe("t", "c", ready=200)
+            eventually(lambda nsqd=nsqd: nsqd.channel("t")["depth"] == 0)
+        arrived = [nsqd.channel("t")["in_flight_count"] for nsqd in (bad, other, good)]
+        assert arrived[0] < 200
+        assert arrived[1:] == [200, 200]
 
 
 def test_programs_that_are_started_at_the_same_time_are_not_mixed_up() -> None:

@@ -32,6 +32,7 @@ import pytest
 from _pytest.main import wrap_session
 from _pytest.tmpdir import TempPathFactory
 from execnet import Channel, XSpec
+from hypothesis import strategies as st
 from xdist import remote
 from xdist.plugin import _sys_path
 
@@ -162,6 +163,7 @@ def _serve_and_run(listener: socket.socket, config: pytest.Config, session: pyte
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for xdist, which then ends the workers, and us
     threads = threading.enumerate()
     assert len(threads) == 1, f"a module starts threads when it is imported, which no fork has: {threads}"
+    st.text().validate()  # what Hypothesis needs to know of Unicode: in a fresh checkout it takes a second to find out
     gc.collect()
     gc.freeze()  # what was collected lives to the end, so no worker has to look at it again and again
     gc.set_threshold(*_SELDOM)

@@ -4,9 +4,9 @@ Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start 
 takes 0.02 s. So it is with the workers of job libraries. A program is started in the normal way where a fork would
 not be equivalent: another interpreter, a preloaded library, a terminal. Workers of `nsqd --workers=2` are forked by
 the zygote of their supervisor, so they get a SIGTERM when that is killed. A variable that Python or a library reads
-while it starts makes a zygote of its own, and so do a planted bug, a disk that misbehaves (tests/simulation/shim.py),
-another umask and other signals that are blocked or ignored. Workers of xdist share theirs, but for those with a
-planted bug.
+while it starts makes a zygote of its own, and so do a disk that misbehaves (tests/simulation/shim.py), another umask
+and other signals that are blocked or ignored. Programs with planted bugs share one, which plants each bug in the child
+only; the others are spared what that imports. Workers of xdist share their zygotes.
 
 To start everything in the normal way, set NSQ_REAL_STARTS=1; for a single test there is the fixture `real_starts`. A
 zygote writes to the stderr of the tests.
@@ -56,12 +56,11 @@ _READ_EARLY: Final = (
     "COVERAGE_",
     "FAKETIME",
 )
-_PLANTED: Final = "NSQ_PLANTED"  # a zygote that has a bug is for a test or two
-_MOST_PLANTED: Final = 3  # zygotes that are kept, as each takes 50 MB
+_PLANTED: Final = "NSQ_PLANTED"  # names bugs
 _SHIM: Final = "SHIM_"  # what the disk of tests/simulation/shim.py reads once more after the fork
 is_off = "NSQ_REAL_STARTS" in os.environ  # the fixture `real_starts` sets it, too
 # Variables of these that a program of a test reads when it runs.
-_READ_LATE: Final = ("NSQ_TEST_BROKER", "NSQ_TEST_SETTINGS", "NSQ_URL", "NSQ_QUEUE")
+_READ_LATE: Final = ("NSQ_TEST_BROKER", "NSQ_TEST_SETTINGS", "NSQ_URL", "NSQ_QUEUE", "NSQ_OPTIONS")
 # What `Popen` is told where nothing of it was asked for: gid, gids, uid, umask, start_new_session, process_group.
 _NOTHING_SPECIAL: Final = (None, None, None, -1, False, -1)
 _SESSION: Final = 4  # its place among these
@@ -71,7 +70,6 @@ _shared = b""  # how the addresses of zygotes begin that forks of this process s
 _only = b""  # the address of the only zygote that this process asks
 _lives: list[int] = []  # a pipe that is open as long as one of these is there
 _for_all: list[subprocess.Popen[bytes]] = []  # shared zygotes that this process has started
-_planted: list[tuple[str, ...]] = []  # keys of those that have a bug, the oldest first
 
 
 def share() -> None:
@@ -152,6 +150,7 @@ class Popen(subprocess.Popen[AnyStr]):
             "command": args,
             "arguments": args[program:],
             "session": rest[1 + _SESSION],
+            "has_bugs": _PLANTED in environ,
             "sees_folder": "-P" not in args[:program],
             "environ": environ,
             "folder": os.fspath(cwd) if cwd is not None else os.getcwd(),
@@ -252,19 +251,24 @@ def _fork(asked: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.so
     return int(NUMBER.unpack(answer)[0]), connection
 
 
+def _without_bugs(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without those by which Python plants bugs when it starts, see tests/planted/planting.py."""
+    if _PLANTED not in environ:
+        return dict(environ)
+    _, _, path = environ["PYTHONPATH"].partition(os.pathsep)  # the first folder has sitecustomize.py
+    return {**{name: value for name, value in environ.items() if name != _PLANTED}, "PYTHONPATH": path}
+
+
 def _zygote_for(python: str, program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], bytes]:
     """Return where to ask for a start of this program, with these variables from before it begins."""
+    purpose = "for bugs" if _PLANTED in environ else ""
+    environ = _without_bugs(environ)
     early = {it: environ[it] for it in environ if it.startswith(_READ_EARLY) and it not in _READ_LATE}
-    key = (python, program, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
+    key = (python, program, purpose, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
     if key not in _zygotes and _only:
         _zygotes[key] = _only, None
     if key not in _zygotes:
-        if _PLANTED in early:
-            for old in _planted[: 1 - _MOST_PLANTED]:
-                if not _has_children(old):
-                    _stop(old)
-            _planted.append(key)
-        _zygotes[key] = _shared_one(key, environ) if _shared and _PLANTED not in early else _own(key, environ)
+        _zygotes[key] = _shared_one(key, environ) if _shared else _own(key, environ)
     return key, _zygotes[key][0]
 
 
@@ -305,16 +309,7 @@ def _start(
     )
 
 
-def _has_children(key: tuple[str, ...]) -> bool:
-    process = _zygotes[key][1]
-    assert process is not None
-    pid = process.pid
-    return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii"))
-
-
 def _stop(key: tuple[str, ...]) -> None:
-    if key in _planted:
-        _planted.remove(key)
     _, process = _zygotes.pop(key)
     if process is not None:
         process.communicate()  # its standard input ends, and so does it

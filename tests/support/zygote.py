@@ -62,14 +62,20 @@ OURS: Final = {
 OF_OTHERS: Final = {
     "celery": (
         *_NETWORK,
+        "billiard.popen_fork",
+        "billiard.sharedctypes",
+        "celery.app.routes",
         "celery.apps.worker",
         "celery.backends.rpc",
         "celery.bin.celery",
         "celery.concurrency.prefork",
         "celery.concurrency.solo",
         "celery.concurrency.thread",
+        "celery.events.dispatcher",
+        "celery.events.receiver",
         "celery.worker.consumer",
         "kombu.matcher",
+        "kombu.pidbox",
         "nsqjobs.celery.transport",
     ),
     "django": (
@@ -165,6 +171,9 @@ FOR_ARGUMENTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "nsqadmin": {
         "--oidc-issuer=": ("nsqadmin.oidc.login_flow", "nsqadmin.pages.login"),
     },
+    "nsqtools": {
+        "--database=postgresql:": ("psycopg",),
+    },
 }
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
@@ -185,6 +194,8 @@ def main() -> None:
         importlib.import_module(name)
     if program in OURS or program == "tests.support.steered":
         importlib.import_module("nsqcommon.version").suite_version()  # is kept; to find it imports 30 modules
+    if program == "celery":
+        _read_declarations()
     if program == "nsqadmin":
         templates = mkdtemp(prefix="nsq-templates-")  # of this process, as what is compiled may be changed
         _keep_compiled(templates)
@@ -234,6 +245,11 @@ def finish(program: Callable[[], object]) -> NoReturn:
             end(ended.code or 0)
         raise
     end(0)
+
+
+def _read_declarations() -> None:
+    """Have billiard's child processes find cffi's parser of C, which each of them needs for one function."""
+    importlib.import_module("billiard.util").get_pdeathsig()
 
 
 def _keep_compiled(folder: str) -> None:
@@ -310,6 +326,8 @@ def serve(
                 connection.close()
                 continue
             prepare(request["arguments"])
+            if request.get("has_bugs"):
+                importlib.import_module("tests.planted.planting")
             pid = os.fork()
             if not pid:
                 for other, (_, its) in children.items():
@@ -362,8 +380,17 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     # The same lists, because modules that are imported already may have taken them.
     sys.argv[:] = request["arguments"]
     sys.orig_argv[:] = request["command"]
+    if request.get("has_bugs"):
+        _plant()
     if (trio := sys.modules.get("trio._core._run")) is not None:
         trio._r.seed()  # chooses which task is next; Python itself seeds `random` anew
+
+
+def _plant() -> None:
+    """Plant bugs as Python does when it starts, in modules that are imported already."""
+    folder, _, _ = os.environ["PYTHONPATH"].partition(os.pathsep)
+    sys.path.insert(0, folder)
+    runpy.run_path(os.path.join(folder, "sitecustomize.py"))
 
 
 if __name__ == "__main__":

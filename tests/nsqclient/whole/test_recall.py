@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,23 @@ def do(request: pytest.FixtureRequest) -> Do:
     return chosen
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
+    """Run three nsqds for all tests that leave them alive."""
+    folder = tmp_path_factory.mktemp("nodes")
+    with ExitStack() as stack:
+        yield [stack.enter_context(Nsqd(folder / f"nsqd-{number}")) for number in range(3)]
+
+
+@pytest.fixture
+def nodes(running: list[Nsqd]) -> list[Nsqd]:
+    """Return three nsqds with no messages, and no keys, of the topic `t`. It has the channels a and b."""
+    for nsqd in running:
+        nsqd.http("POST", "/topic/delete?topic=t")
+        with_channels(nsqd)
+    return running
+
+
 def with_channels(nsqd: Nsqd, *channels: str) -> Nsqd:
     nsqd.post("/topic/create?topic=t")
     for channel in channels or ("a", "b"):
@@ -80,9 +97,9 @@ def deferred(nsqd: Nsqd, channel: str = "a") -> list[str]:
     return [json.loads(line)["key"] for line in body.splitlines()]
 
 
-def test_a_message_is_taken_back_by_its_key(start_nsqd: StartNsqd, do: Do) -> None:
+def test_a_message_is_taken_back_by_its_key(nodes: list[Nsqd], do: Do) -> None:
     """By a producer of another process than the one that has published it."""
-    nsqd, config = with_channels(start_nsqd()), Config()
+    nsqd, config = nodes[0], Config()
     do([place(nsqd)], config, "publish", "t", b"one", key="k-1", delay=MINUTES)
     do([place(nsqd)], config, "publish", "t", b"two", key="k-2", delay=MINUTES)
     assert do([place(nsqd)], config, "cancel", "t", "k-1") == CancelResult(cancelled=2)
@@ -94,19 +111,17 @@ def test_a_message_is_taken_back_by_its_key(start_nsqd: StartNsqd, do: Do) -> No
     assert (deferred(nsqd), deferred(nsqd, "b")) == (["k-2"], [])
 
 
-def test_one_of_three_nodes_has_the_key(start_nsqd: StartNsqd, do: Do) -> None:
-    nodes = [with_channels(start_nsqd()) for _ in range(3)]
+def test_one_of_three_nodes_has_the_key(nodes: list[Nsqd], do: Do) -> None:
     defer(nodes[1], "k")
     defer(nodes[2], "other")
     assert do([place(it) for it in nodes], Config(), "cancel", "t", "k") == CancelResult(cancelled=2)
     assert [deferred(it) for it in nodes] == [[], [], ["other"]]
 
 
-def test_a_message_becomes_due_at_another_time(start_nsqd: StartNsqd, do: Do) -> None:
-    nodes = [with_channels(start_nsqd()) for _ in range(2)]
+def test_a_message_becomes_due_at_another_time(nodes: list[Nsqd], do: Do) -> None:
     defer(nodes[0], "k-1", "late")
     defer(nodes[0], "k-2", "now")
-    addresses = [place(it) for it in nodes]
+    addresses = [place(it) for it in nodes[:2]]
     assert do(addresses, Config(), "reschedule", "t", "k-1", delay=2 * MINUTES) == RescheduleResult(moved=2)
     assert deferred(nodes[0]) == ["k-2", "k-1"]
     assert do(addresses, Config(), "reschedule", "t", "k-2", delay=0, channel="a") == RescheduleResult(moved=1)
@@ -116,8 +131,8 @@ def test_a_message_becomes_due_at_another_time(start_nsqd: StartNsqd, do: Do) ->
     assert deferred(nodes[0], "b") == ["k-2", "k-1"]
 
 
-def test_a_consumer_that_has_it_keeps_it(start_nsqd: StartNsqd, do: Do) -> None:
-    nsqd = with_channels(start_nsqd(), "a", "b")
+def test_a_consumer_that_has_it_keeps_it(nodes: list[Nsqd], do: Do) -> None:
+    nsqd = nodes[0]
     nsqd.post("/pub?topic=t&key=k", b"x")
     with nsqd.connect() as client:
         client.subscribe("t", "a", ready=1)
@@ -125,18 +140,18 @@ def test_a_consumer_that_has_it_keeps_it(start_nsqd: StartNsqd, do: Do) -> None:
         assert do([place(nsqd)], Config(), "cancel", "t", "k") == CancelResult(cancelled=1, in_flight=1)
 
 
-def test_the_answer_holds_after_kill_9(start_nsqd: StartNsqd, do: Do) -> None:
+def test_the_answer_holds_after_kill_9(start_nsqd: StartNsqd) -> None:
     nsqd = with_channels(start_nsqd(), "a")
     for number in range(20):
         defer(nsqd, f"k-{number}", f"{number}")
     for number in range(0, 20, 4):
-        assert do([place(nsqd)], Config(), "cancel", "t", f"k-{number}") == CancelResult(cancelled=1)
-        assert do([place(nsqd)], Config(), "cancel", "t", f"k-{number + 2}") == CancelResult(cancelled=1)
+        assert in_sync([place(nsqd)], Config(), "cancel", "t", f"k-{number}") == CancelResult(cancelled=1)
+        assert in_sync([place(nsqd)], Config(), "cancel", "t", f"k-{number + 2}") == CancelResult(cancelled=1)
         if number % 8 == 0:
             nsqd.kill()
             nsqd.start()
     for number in range(20):
-        found = do([place(nsqd)], Config(), "reschedule", "t", f"k-{number}", delay=0)
+        found = in_sync([place(nsqd)], Config(), "reschedule", "t", f"k-{number}", delay=0)
         assert found == (RescheduleResult(moved=1) if number % 2 else RescheduleResult(done=1))
     nsqd.kill()
     nsqd.start()
@@ -149,28 +164,30 @@ def test_the_answer_holds_after_kill_9(start_nsqd: StartNsqd, do: Do) -> None:
 
 
 @pytest.mark.parametrize("signalled", [signal.SIGSTOP, signal.SIGKILL], ids=["hung", "killed"])
-def test_a_node_that_does_not_answer_is_named(start_nsqd: StartNsqd, do: Do, signalled: signal.Signals) -> None:
-    nodes = [with_channels(start_nsqd()) for _ in range(3)]
+def test_a_node_that_does_not_answer_is_named(
+    start_nsqd: StartNsqd, nodes: list[Nsqd], do: Do, signalled: signal.Signals
+) -> None:
+    silent = start_nsqd()
+    addresses = [place(it) for it in (*nodes[:2], silent)]
     defer(nodes[0], "k")
-    nodes[2].send_signal(signalled)
+    silent.send_signal(signalled)
     began = time.monotonic()
     try:
         with pytest.raises(Incomplete) as raised:
-            do([place(it) for it in nodes], Config(), "cancel", "t", "k", timeout=5.0)
+            do(addresses, Config(), "cancel", "t", "k", timeout=5.0)
         assert time.monotonic() - began < 20
     finally:
-        nodes[2].send_signal(signal.SIGCONT)
+        silent.send_signal(signal.SIGCONT)
     result = raised.value.result
     assert isinstance(result, CancelResult)
     assert result.cancelled == 2
     [failure] = result.failures
-    assert failure.address == place(nodes[2])
-    assert place(nodes[2]) in str(raised.value)
+    assert failure.address == place(silent)
+    assert place(silent) in str(raised.value)
 
 
-def test_a_node_that_hangs_after_the_connection_was_made_is_named_in_time(start_nsqd: StartNsqd) -> None:
-    nodes = [with_channels(start_nsqd()) for _ in range(2)]
-    with sync.producer([place(it) for it in nodes]) as producer:
+def test_a_node_that_hangs_after_the_connection_was_made_is_named_in_time(nodes: list[Nsqd]) -> None:
+    with sync.producer([place(it) for it in nodes[:2]]) as producer:
         assert producer.cancel("t", "k") == NOTHING
         defer(nodes[0], "k")
         nodes[1].send_signal(signal.SIGSTOP)
@@ -213,8 +230,8 @@ def nsqd_of_nsq() -> Iterator[str]:
             connection.close()
 
 
-def test_an_nsqd_of_nsq_cannot_do_it(start_nsqd: StartNsqd, do: Do) -> None:
-    nsqd = with_channels(start_nsqd())
+def test_an_nsqd_of_nsq_cannot_do_it(nodes: list[Nsqd], do: Do) -> None:
+    nsqd = nodes[0]
     defer(nsqd, "k")
     with nsqd_of_nsq() as other:
         for method, more in (("cancel", {}), ("reschedule", {"delay": 0})):
@@ -263,9 +280,9 @@ def test_after_tls_nothing_is_sent_in_plain_text(start_nsqd: StartNsqd, tmp_path
         producer.cancel("t", "k")
 
 
-def test_another_nsqd_at_the_told_port_does_not_answer_for_it(start_nsqd: StartNsqd) -> None:
+def test_another_nsqd_at_the_told_port_does_not_answer_for_it(start_nsqd: StartNsqd, nodes: list[Nsqd]) -> None:
     """As with the ports of containers that are mapped, and nsqd does not know of it."""
-    other = with_channels(start_nsqd())
+    other = nodes[0]
     nsqd = with_channels(start_nsqd(f"broadcast-http-port={other.http_address[1]}"))
     defer(nsqd, "k")
     with sync.producer(place(nsqd)) as producer, pytest.raises(Incomplete, match="--broadcast-http-port"):

@@ -21,7 +21,6 @@ from nsqjobs.django.priorities import Band, band_topic
 from nsqjobs.django.queue import Queue as Messages
 from nsqjobs.link import Link
 from tests.nsqjobs.program import TIMEOUT, Program
-from tests.support.brokers import StartNsqd
 from tests.support.process import PYTHONPATH, Nsqd, SteadyNsqd, eventually
 
 PEERS = Path(__file__).parents[2] / "e2e" / "peers"
@@ -146,6 +145,14 @@ class Queue:
         for program in self._started:
             program.kill()
         sys.stderr.write(self.log)  # pytest shows it when the test fails
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteadyNsqd]:
+    """Run a broker for all tests of the module, one of which kills it."""
+    with SteadyNsqd(tmp_path_factory.mktemp("nsqd")) as broker:
+        yield broker
+        assert "Traceback" not in broker.log
 
 
 @pytest.fixture(scope="module")
@@ -331,15 +338,13 @@ def test_a_task_may_be_enqueued_when_its_transaction_is_committed(queue: Queue) 
     assert queue.jobs()["depth"] == 0
 
 
-def test_tasks_outlive_a_killed_nsqd(start_nsqd: StartNsqd, topic: str, tmp_path: Path) -> None:
-    nsqd = start_nsqd(kind=SteadyNsqd)
-    with closing(Site(nsqd, tmp_path / "site")) as site, closing(Queue(site, topic)) as queue:
-        queue.start_worker()
-        eventually(queue.jobs, TIMEOUT)
-        queue.run(f"to(linger, run_after=datetime.now(UTC) + timedelta(seconds=2)).enqueue({queue.name!r}, 'later', 0)")
-        nsqd.kill()
-        nsqd.start()
-        queue.wait_for("end")
-        queue.run(f"to(linger).enqueue({queue.name!r}, 'new', 0)")
-        queue.wait_for("end", 2)
-        assert queue.noted("begin") == ["later", "new"]
+def test_tasks_outlive_a_killed_nsqd(queue: Queue, nsqd: Nsqd) -> None:
+    queue.start_worker()
+    eventually(queue.jobs, TIMEOUT)
+    queue.run(f"to(linger, run_after=datetime.now(UTC) + timedelta(seconds=2)).enqueue({queue.name!r}, 'later', 0)")
+    nsqd.kill()
+    nsqd.start()
+    queue.wait_for("end")
+    queue.run(f"to(linger).enqueue({queue.name!r}, 'new', 0)")
+    queue.wait_for("end", 2)
+    assert queue.noted("begin") == ["later", "new"]

@@ -41,15 +41,24 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-@pytest.fixture
-def nodes(start_nsqd: StartNsqd, tmp_path: Path) -> list[Nsqd]:
-    """Return two nsqd that have buried 3 and 4 messages."""
-    policy = tmp_path / "policy.toml"
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
+    """Run two nsqd for all tests that leave them as they are."""
+    folder = tmp_path_factory.mktemp("nodes")
+    policy = folder / "policy.toml"
     policy.write_text(POLICY)
-    nodes = [start_nsqd(f"policy-file={policy}") for _ in range(2)]
-    bury(nodes[0], *numbers(3))
-    bury(nodes[1], *numbers(4, 3))
-    return nodes
+    with Nsqd(folder / "a", f"policy-file={policy}") as one, Nsqd(folder / "b", f"policy-file={policy}") as two:
+        yield [one, two]
+
+
+@pytest.fixture
+def nodes(running: list[Nsqd]) -> list[Nsqd]:
+    """Return two nsqd that have buried 3 and 4 messages."""
+    for nsqd in running:
+        nsqd.http("POST", "/topic/delete?topic=t")
+    bury(running[0], *numbers(3))
+    bury(running[1], *numbers(4, 3))
+    return running
 
 
 def places(nodes: Sequence[Nsqd]) -> list[str]:
@@ -115,19 +124,22 @@ def test_a_whole_cluster_is_kicked_after_a_plan(cluster: tuple[Nsqlookupd, list[
     assert [(buried(node), node.channel("t")["depth"]) for node in nodes] == [(0, 3), (0, 4)]
 
 
-def test_a_kick_that_has_no_room_is_named_in_the_plan_and_needs_force(nodes: list[Nsqd], tmp_path: Path) -> None:
-    one, where = nodes[0], address(nodes[0].http_address)
+def test_a_kick_that_has_no_room_is_named_in_the_plan_and_needs_force(start_nsqd: StartNsqd, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(POLICY)
+    one = start_nsqd(f"policy-file={tmp_path}/policy.toml")
+    bury(one, *numbers(3))
+    where = address(one.http_address)
     bounded = POLICY + 'max_messages = 2\noverflow = "drop-oldest"\n'
     (tmp_path / "new.toml").write_text(bounded)
     (tmp_path / "new.toml").replace(tmp_path / "policy.toml")
     assert eventually(lambda: one.http("GET", "/config/policy").json["digest"] == sha256(bounded.encode()).hexdigest())
     lack = f"{where}  3 buried  kick 3 (the channel has room for 2: "
-    assert dead("kick", nodes[:1], "--dry-run") == [f"{lack}refused without --force)"]
-    assert dead("kick", nodes[:1], "--dry-run", "--limit=2") == [f"{where}  3 buried  kick 2"]
-    refused = run_tool("nsq_dead", "kick", *CHANNEL, *places(nodes[:1]), "--yes")
+    assert dead("kick", [one], "--dry-run") == [f"{lack}refused without --force)"]
+    assert dead("kick", [one], "--dry-run", "--limit=2") == [f"{where}  3 buried  kick 2"]
+    refused = run_tool("nsq_dead", "kick", *CHANNEL, *places([one]), "--yes")
     assert (refused.returncode, b"the channel has no room for them" in refused.stderr) == (3, True)
     assert buried(one) == 3
-    forced = dead("kick", nodes[:1], "--force", "--yes")
+    forced = dead("kick", [one], "--force", "--yes")
     assert forced == [f"{lack}new messages are dropped until these are consumed)", "3 messages kicked"]
 
 

@@ -28,10 +28,20 @@ def filled(nsqd: Nsqd, *keys: str) -> Nsqd:
     return nsqd
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
+    """Run two nsqd for all tests that leave them alive."""
+    folder = tmp_path_factory.mktemp("nodes")
+    with Nsqd(folder / "a") as one, Nsqd(folder / "b") as two:
+        yield [one, two]
+
+
 @pytest.fixture
-def nodes(start_nsqd: StartNsqd) -> list[Nsqd]:
+def nodes(running: list[Nsqd]) -> list[Nsqd]:
     """Return two nsqd that have deferred 3 and 1 messages in each of two channels."""
-    return [filled(start_nsqd(), "k-1", "k-2", "k-3"), filled(start_nsqd(), "k-4")]
+    for nsqd in running:
+        nsqd.http("POST", "/topic/delete?topic=t")
+    return [filled(running[0], "k-1", "k-2", "k-3"), filled(running[1], "k-4")]
 
 
 def places(nodes: Sequence[Nsqd]) -> list[str]:

@@ -32,19 +32,27 @@ def server() -> Iterator[Postgres]:
 
 
 class Database:
-    """A database with an outbox, in the same few words for both."""
+    """A database with an outbox, in the same few words for both, and a connection that stays."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.parameter = "?" if url.startswith("sqlite") else "%s"
+        self._connection: Any = None
 
     def run(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Run a statement and commit it. `?` is a parameter."""
-        with closing(self._connect()) as connection:
-            cursor = connection.execute(statement.replace("?", self.parameter), parameters)
-            rows = cursor.fetchall() if cursor.description else []
-            connection.commit()
+        if self._connection is None:
+            self._connection = self._connect()
+        cursor = self._connection.execute(statement.replace("?", self.parameter), parameters)
+        rows = cursor.fetchall() if cursor.description else []
+        self._connection.commit()
         return rows
+
+    def close(self) -> None:
+        """Close the connection. The next statement makes another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def insert(self, topic: str | None, *bodies: bytes, **columns: object) -> None:
         names, values = ", ".join(["topic", "body", *columns]), ", ".join("?" * (2 + len(columns)))
@@ -63,15 +71,15 @@ class Database:
 
 
 @pytest.fixture
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    """Return a database with an empty outbox: SQLite, unless a test asks for both."""
-    if getattr(request, "param", "sqlite") == "sqlite":
-        database = Database(f"sqlite:///{tmp_path}/app.db")
-    else:
-        database = Database(request.getfixturevalue("server").url)
-        database.run("DROP TABLE IF EXISTS outbox")
-    create_table(database)
-    return database
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Yield a database with an empty outbox: SQLite, unless a test asks for both."""
+    is_sqlite = getattr(request, "param", "sqlite") == "sqlite"
+    url = f"sqlite:///{tmp_path}/app.db" if is_sqlite else request.getfixturevalue("server").url
+    with closing(Database(url)) as database:
+        if not is_sqlite:
+            database.run("DROP TABLE IF EXISTS outbox")
+        create_table(database)
+        yield database
 
 
 def create_table(database: Database) -> None:
@@ -184,6 +192,17 @@ def test_a_relay_that_dies_anywhere_neither_loses_nor_doubles(database: Database
     assert sorted(bodies(nsqd), key=int) == [str(number) for number in range(20)]
 
 
+def test_repeat_unknown_publishes_it_again(database: Database, nsqd: Nsqd) -> None:
+    database.insert("t", b"one")
+    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies after the claim"))
+    database.run("UPDATE outbox SET attempted_at = ?", in_minutes(database, -11))
+    relay(database, nsqd)
+    with Tool("outbox_to_nsq", *flags(database, nsqd), "--repeat-unknown") as tool:
+        eventually(lambda: database.run("SELECT count(sent_at) FROM outbox") == [(1,)], LIMIT)
+        tool.wait_for_log("row 1 is published again")
+    assert bodies(nsqd) == ["one"]
+
+
 def test_these_tests_notice_a_relay_that_forgets_its_node(database: Database, nsqd: Nsqd) -> None:
     database.insert("t", b"one")
     run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies before the mark"))
@@ -223,17 +242,6 @@ def test_what_could_not_be_repeated_in_time_is_parked_and_said(database: Databas
     assert (node, sent) == (address(nsqd.tcp), None)
     assert "row 1 is parked: unknown whether" in log
     assert "1 unknown" in log
-
-
-def test_repeat_unknown_publishes_it_again(database: Database, nsqd: Nsqd) -> None:
-    database.insert("t", b"one")
-    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies after the claim"))
-    database.run("UPDATE outbox SET attempted_at = ?", in_minutes(database, -11))
-    relay(database, nsqd)
-    with Tool("outbox_to_nsq", *flags(database, nsqd), "--repeat-unknown") as tool:
-        eventually(lambda: database.run("SELECT count(sent_at) FROM outbox") == [(1,)], LIMIT)
-        tool.wait_for_log("row 1 is published again")
-    assert bodies(nsqd) == ["one"]
 
 
 @both_databases
@@ -312,24 +320,22 @@ def test_a_relay_outlives_its_nsqd(database: Database, nsqd: Nsqd) -> None:
     assert bodies(nsqd) == ["one"]
 
 
-def test_a_relay_outlives_postgres(nsqd: Nsqd) -> None:
-    needs_postgres()
-    with Postgres() as server:
-        database = Database(server.url)
-        create_table(database)
-        with Tool("outbox_to_nsq", *flags(database, nsqd)) as tool:
-            tool.wait_for_log("relaying outbox")
-            server.kill()
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_a_relay_outlives_postgres(database: Database, server: Postgres, nsqd: Nsqd) -> None:
+    with Tool("outbox_to_nsq", *flags(database, nsqd)) as tool:
+        tool.wait_for_log("relaying outbox")
+        server.kill()
+        try:
             tool.wait_for_log("next try in 0.5 s")
+        finally:
             server.start()
-            database.insert("t", b"one")
-            eventually(database.is_done, LIMIT)
+            database.close()
+        database.insert("t", b"one")
+        eventually(database.is_done, LIMIT)
     assert bodies(nsqd) == ["one"]
 
 
-def test_a_busy_sqlite_is_waited_for(nsqd: Nsqd, tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path}/app.db")
-    create_table(database)
+def test_a_busy_sqlite_is_waited_for(database: Database, nsqd: Nsqd, tmp_path: Path) -> None:
     database.insert("t", b"one")
     with closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
@@ -340,9 +346,9 @@ def test_a_busy_sqlite_is_waited_for(nsqd: Nsqd, tmp_path: Path) -> None:
     assert bodies(nsqd) == ["one"]
 
 
-def test_ids_may_be_of_other_types(server: Postgres, nsqd: Nsqd) -> None:
-    database = Database(server.url)
-    database.run("DROP TABLE IF EXISTS outbox")
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_ids_may_be_of_other_types(database: Database, nsqd: Nsqd) -> None:
+    database.run("DROP TABLE outbox")
     database.run(
         "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), topic text, body jsonb, headers json,"
         " key text, deliver_at timestamptz, node text, attempted_at timestamptz, sent_at timestamptz, error text)"
