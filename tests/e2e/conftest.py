@@ -24,10 +24,16 @@ class Wheels:
 
 
 @pytest.fixture(scope="session")
-def pure_wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+def built_wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+    return Wheels(*build_pure(tmp_path_factory.mktemp("built")))
+
+
+@pytest.fixture(scope="session")
+def pure_wheels(request: pytest.FixtureRequest) -> Wheels:
     if SHIPPED is not None:
         return Wheels(*(ROOT / SHIPPED / f"{name}-{VERSION}-py3-none-any.whl" for name in ("nsqclient", "nsq_suite")))
-    return Wheels(*build_pure(tmp_path_factory.mktemp("built")))
+    wheels: Wheels = request.getfixturevalue("built_wheels")
+    return wheels
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from scripts.releasing.building import build
 from scripts.releasing.distributions import distributions_of, stage
 from tests.support.process import ROOT, Nsqd
 
-_TIMESTAMP: Final = 1_700_000_000  # of what wheels have in them
+TIMESTAMP: Final = 1_700_000_000  # of what wheels have in them
 _LIMIT: Final = 120.0  # seconds; several commands may start at once on a slow machine
 
 
@@ -92,7 +92,7 @@ def build_pure(folder: Path) -> tuple[Path, Path]:
             stage(it, ROOT, folder / it.name / "staged"),
             folder / it.name / "wheel",
             python=Path(sys.executable),
-            timestamp=_TIMESTAMP,
+            timestamp=TIMESTAMP,
         )
         for it in distributions_of(ROOT)
     )

@@ -58,6 +58,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (brokers, measure):
         monkeypatch.setattr(module, "started", started)
+    monkeypatch.setattr(measure, "_AFTERWARDS", 0.3)  # seconds
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def is_free(port: int) -> bool:
 def running(folder: Path) -> Iterator[Demo]:
     shift = free_shift(folder)
     process = subprocess.Popen(
-        [ROOT / "scripts" / "demo", f"--shift-ports={shift}", f"--folder={folder}", "--rate=100", "--trouble-after=5"],
+        [ROOT / "scripts" / "demo", f"--shift-ports={shift}", f"--folder={folder}", "--rate=20", "--trouble-after=1"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -141,8 +141,8 @@ def run(installed: Installed, *command: str) -> str:
 
 @pytest.mark.parametrize(
     "command",
-    [("pytest",), ("python", "-m", "pytest"), ("pytest", "-p", "xdist", "-n1")],
-    ids=["pytest", "python -m pytest", "xdist"],
+    [("pytest",), ("python", "-m", "pytest", "-p", "xdist", "-n1")],
+    ids=["pytest", "python -m pytest in a worker of xdist"],
 )
 def test_the_project_s_tests_pass(installed: Installed, command: tuple[str, ...]) -> None:
     assert f"{TESTS} passed" in run(installed, *command, "-p", "no:cacheprovider")

@@ -32,10 +32,14 @@ MOMENTS: Final = {
     700: signal.SIGTERM,
     1000: signal.SIGINT,
 }
-# All tools of nsqtools share the lines that hold signals while they import, so one has all moments, and each of the others
-# two of the first four.
+# A program that imports holds its signals, so of each kind of moment one is enough: nsqd and nsqadmin, which import for
+# long, get a signal at three. All tools of nsqtools share the lines that hold signals, so one of them has all moments, and
+# each of the others one of the first four, in turn, and the last two. nsqlookupd and nsqpipe have all, too.
 TOOLS: Final = [it for it, target in PROJECT["scripts"].items() if target.startswith("nsqtools.")]
-OF_TOOLS: Final = ((*MOMENTS,), (0, 200, 700, 1000), (30, 400, 700, 1000))
+OF_LONG_STARTS: Final = (0, 400, 1000)
+SHARED_BY_TOOLS: Final = tuple(MOMENTS)[:4]
+OF_EACH_TOOL: Final = tuple(MOMENTS)[4:]
+ENDS_BY_ITSELF: Final = ("nsq_dead", "nsq_deferred", "nsqpipe")  # a signal after its end is for the interpreter
 HAS_STARTED: Final = 2.0  # seconds, after which a program that has not come that far gets its signal from outside
 STARTED_BY_PEOPLE: Final = [it for it in PROJECT["scripts"].items() if it[0] != "nsqpipe-worker"]
 EXTRAS: Final = {"nsqadmin": "starlette", "nsqpipe": "pyspark"}
@@ -125,7 +129,7 @@ def ended(world: World, program: str, target: str, moment: int, number: signal.S
     with process, os.fdopen(stdin), os.fdopen(nothing):
         try:
             try:
-                log, _ = process.communicate(timeout=HAS_STARTED)
+                log, _ = process.communicate(timeout=LIMIT if program in ENDS_BY_ITSELF else HAS_STARTED)
             except subprocess.TimeoutExpired as slow:
                 if signalled.SENT not in (slow.output or b""):
                     process.send_signal(number)
@@ -136,8 +140,10 @@ def ended(world: World, program: str, target: str, moment: int, number: signal.S
 
 
 def moments_of(program: str) -> Sequence[int]:
+    if program in ("nsqd", "nsqadmin"):
+        return OF_LONG_STARTS
     place = TOOLS.index(program) if program in TOOLS else 0
-    return OF_TOOLS[place and 1 + place % 2]
+    return (SHARED_BY_TOOLS[place % len(SHARED_BY_TOOLS)], *OF_EACH_TOOL) if place else tuple(MOMENTS)
 
 
 @pytest.mark.parametrize(("program", "target"), STARTED_BY_PEOPLE, ids=[program for program, _ in STARTED_BY_PEOPLE])

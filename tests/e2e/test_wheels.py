@@ -20,9 +20,13 @@ import pytest
 
 from bench.builds import AUTO, Build, chosen
 from bench.work import Failed
+from scripts.releasing.archives import differences
+from scripts.releasing.building import build
 from scripts.releasing.dependencies import needed_by
+from scripts.releasing.distributions import distributions_of, stage
+from scripts.releasing.source import unpack
 from tests.e2e.conftest import SHIPPED, VERSION, Wheels
-from tests.e2e.installed import Installed, install
+from tests.e2e.installed import TIMESTAMP, Installed, install
 from tests.support.needs import need
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
@@ -107,6 +111,22 @@ def test_the_compiled_wheel_adds_compiled_modules_and_their_library(compiled_whe
     (library,) = (it for it in added if "/" not in it)
     assert library.startswith("nsq_core__mypyc.")
     assert files_in(compiled_wheel).isdisjoint(files_in(pure_wheels.client))
+
+
+@pytest.mark.parametrize("which", ["client", "suite"])
+def test_an_sdist_builds_the_same_wheel(which: str, built_wheels: Wheels, tmp_path: Path) -> None:
+    is_client, wheel = which == "client", getattr(built_wheels, which)
+    client, suite = distributions_of(ROOT)
+    staged = stage(client if is_client else suite, ROOT, tmp_path / "staged")
+    python = Path(sys.executable)
+    sdist = build("sdist", staged, tmp_path / "sdist", python=python, timestamp=TIMESTAMP)
+    source = unpack(sdist, tmp_path / "unpacked")
+    again = build("wheel", source, tmp_path / "again", python=python, timestamp=TIMESTAMP)
+    assert differences(wheel, again) == []
+    assert any(it.startswith("nsqcommon/") for it in files_in(wheel)) == is_client
+    # Both have the sources of nsqcommon: the suite's compiled wheel has what is compiled of them.
+    there = {path.relative_to(source) for path in (source / "common").rglob("*.py")}
+    assert there == {path.relative_to(ROOT) for path in (ROOT / "common").rglob("*.py")}
 
 
 # Both, installed

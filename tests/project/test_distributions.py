@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.releasing.archives import differences
-from scripts.releasing.building import build
 from scripts.releasing.distributions import as_toml, distributions_of, stage
-from scripts.releasing.source import unpack
 from tests.support.process import ROOT
 
 TIMESTAMP: Final = 1_700_000_000
@@ -95,19 +91,3 @@ def test_toml_is_read_as_it_was_written(table: dict[str, Any]) -> None:
 def test_toml_that_was_never_tried_is_refused() -> None:
     with pytest.raises(TypeError, match="None is nothing that"):
         as_toml({"a": None})
-
-
-@pytest.mark.parametrize("distribution", [CLIENT, SUITE], ids=lambda it: it.name)
-def test_an_sdist_builds_the_same_wheel(distribution: Any, tmp_path: Path) -> None:
-    staged = stage(distribution, ROOT, tmp_path / "staged")
-    python = Path(sys.executable)
-    wheel = build("wheel", staged, tmp_path / "wheel", python=python, timestamp=TIMESTAMP)
-    sdist = build("sdist", staged, tmp_path / "sdist", python=python, timestamp=TIMESTAMP)
-    source = unpack(sdist, tmp_path / "unpacked")
-    again = build("wheel", source, tmp_path / "again", python=python, timestamp=TIMESTAMP)
-    assert differences(wheel, again) == []
-    with zipfile.ZipFile(wheel) as files:
-        assert any(it.startswith("nsqcommon/") for it in files.namelist()) == (distribution is CLIENT)
-    # Both have the sources of nsqcommon: the suite's compiled wheel has what is compiled of them.
-    there = {path.relative_to(source) for path in (source / "common").rglob("*.py")}
-    assert there == {path.relative_to(ROOT) for path in (ROOT / "common").rglob("*.py")}

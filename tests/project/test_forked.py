@@ -118,7 +118,7 @@ def test_it_reads_what_it_is_sent_and_opens_no_more_than_it_was_given(tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
-def test_how_it_has_ended_is_known(tmp_path: Path, number: signal.Signals) -> None:
+def test_how_it_has_ended_is_known(number: signal.Signals) -> None:
     with Nsqlookupd() as lookupd:
         assert lookupd.stop(number) == (0 if number == signal.SIGTERM else -number)
 
@@ -137,8 +137,8 @@ def test_it_is_polled_and_waited_for_in_time() -> None:
         assert it.poll() == -signal.SIGKILL
 
 
-def parent_of(nsqd: Nsqd | Workers) -> int:
-    return parent_of_process(nsqd.pid)
+def parent_of(daemon: Nsqd | Nsqlookupd | Workers) -> int:
+    return parent_of_process(daemon.pid)
 
 
 def parent_of_process(pid: int) -> int:
@@ -156,12 +156,15 @@ def test_modules_that_only_some_arguments_need_are_there() -> None:
     assert [name for name in names if find_spec(name) is None] == []
 
 
-def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(tmp_path: Path) -> None:
+# A zygote of nsqlookupd has the fewest imports.
+
+
+def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another() -> None:
     with (
-        Nsqd(tmp_path / "a") as a,
-        Nsqd(tmp_path / "b") as b,
-        Nsqd(tmp_path / "c", environ={"PYTHONHASHSEED": "7"}) as c,
-        Nsqd(tmp_path / "d", environ={"LD_PRELOAD": ""}) as d,
+        Nsqlookupd() as a,
+        Nsqlookupd() as b,
+        Nsqlookupd(environ={"PYTHONHASHSEED": "7"}) as c,
+        Nsqlookupd(environ={"LD_PRELOAD": ""}) as d,
     ):
         assert parent_of(a) == parent_of(b) != os.getpid()
         assert parent_of(c) not in (parent_of(a), os.getpid())
@@ -225,31 +228,31 @@ def test_programs_that_are_started_at_the_same_time_are_not_mixed_up() -> None:
 
 def test_a_program_whose_zygote_was_killed_has_not_ended_well_and_the_next_one_starts(tmp_path: Path) -> None:
     environ = {"NSQ_NOBODY_READS": str(tmp_path)}  # so that the zygote is this test's own
-    with Nsqd(tmp_path / "a", environ=environ) as nsqd:
-        pid = nsqd.pid
-        assert parent_of(nsqd) != os.getpid()
-        os.kill(parent_of(nsqd), signal.SIGKILL)
-        assert nsqd.wait() == -signal.SIGKILL
+    with Nsqlookupd(environ=environ) as it:
+        pid = it.pid
+        assert parent_of(it) != os.getpid()
+        os.kill(parent_of(it), signal.SIGKILL)
+        assert it.wait() == -signal.SIGKILL
         eventually(lambda: not Path(f"/proc/{pid}").exists())
         with pytest.raises(forked.ZygoteHasGone):
-            nsqd.start()
-        nsqd.start()
-        assert nsqd.http("GET", "/ping").status == 200
+            it.start()
+        it.start()
+        assert it.http("GET", "/ping").status == 200
 
 
-def test_a_umask_is_inherited(tmp_path: Path) -> None:
-    def umask_of(nsqd: Nsqd) -> int:
-        status = Path(f"/proc/{nsqd.pid}/status").read_text()
+def test_a_umask_is_inherited() -> None:
+    def umask_of(daemon: Nsqlookupd) -> int:
+        status = Path(f"/proc/{daemon.pid}/status").read_text()
         return int(status.partition("Umask:")[2].split()[0], 8)
 
     before = os.umask(0o077)
     try:
-        with Nsqd(tmp_path / "a") as nsqd:
-            assert umask_of(nsqd) == 0o077
+        with Nsqlookupd() as it:
+            assert umask_of(it) == 0o077
     finally:
         os.umask(before)
-    with Nsqd(tmp_path / "b") as nsqd:
-        assert umask_of(nsqd) == before
+    with Nsqlookupd() as it:
+        assert umask_of(it) == before
 
 
 def test_children_of_a_zygote_choose_their_next_task_differently(tmp_path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import forked
+from tests.support.process import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,39 +47,29 @@ LIBRARIES = {
 
 LOOPS = {"trio", "asyncio", "socket", "ssl", "select", "selectors", "subprocess", "threading"}
 
-IMPORT_ALL = """
-import importlib, pkgutil, sys
-
-package, *hidden = sys.argv[1:]
-for name in hidden:
-    sys.modules[name] = None  # from now on importing it is an ImportError
-if package in ("nsqjobs", "nsqjobs.django"):  # Django's models can be imported in a site only
-    import django.conf
-    django.conf.settings.configure(INSTALLED_APPS=["nsqjobs.django"])
-    django.setup()
-found = importlib.import_module(package)
-for module in pkgutil.walk_packages(found.__path__, package + "."):
-    if module.name.startswith("nsqcommon.bodies."):  # it needs the extra `spark`: tests/nsqcommon/bodies
-        continue
-    if not module.name.endswith("__main__"):  # importing that one is running it
-        importlib.import_module(module.name)
-"""
+IMPORT_ALL = "tests.project.import_all"
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
+def import_all(package: str, *hidden: str) -> subprocess.CompletedProcess[str]:
+    """Import the package in a fork of a process that has imported what all need and nothing of ours."""
+    command = [sys.executable, "-P", "-m", IMPORT_ALL, package, *hidden]
+    return forked.run(command, env={**os.environ, "PYTHONPATH": PYTHONPATH}, cwd=ROOT, text=True, timeout=120)
+
+
 @pytest.mark.parametrize("package", HIDDEN)
 def test_a_service_imports_with_the_others_hidden(package: str) -> None:
-    result = run(sys.executable, "-c", IMPORT_ALL, package, *HIDDEN[package])
+    result = import_all(package, *HIDDEN[package])
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("room", LIBRARIES)
 def test_a_room_of_jobs_imports_with_the_other_libraries_hidden(room: str) -> None:
     others = [name for library, names in LIBRARIES.items() if library != room for name in names]
-    result = run(sys.executable, "-c", IMPORT_ALL, f"nsqjobs.{room}", *others)
+    result = import_all(f"nsqjobs.{room}", *others)
     assert result.returncode == 0, result.stderr
 
 
@@ -91,7 +85,7 @@ def test_what_the_rooms_of_jobs_share_imports_without_any_library() -> None:
 @pytest.mark.parametrize("package", ["nsqd.broker", "nsqcommon.wire"])
 def test_a_core_loads_no_loop(package: str) -> None:
     """The contracts read what modules import; this is what a process then holds."""
-    result = run(sys.executable, "-c", IMPORT_ALL + "print(*sys.modules)", package)
+    result = run(sys.executable, "-m", IMPORT_ALL, package)
     loaded = set(result.stdout.split())
     assert len([name for name in loaded if name.startswith(f"{package}.")]) > 10, result.stderr
     assert not loaded & LOOPS

@@ -39,7 +39,7 @@ SESSION: Final = "tests/spark in one session"  # a group of many files
 BROWSER: Final = "tests/browser in one cluster"  # another one
 WHEELS: Final = "tests/e2e/ with one installation of our wheels"  # and another
 OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("cluster", "terminal"))
-_LONGEST_OF_PROJECT: Final = ("guard", "release", "forked", "helm", "layers", "distributions")
+_LONGEST_OF_PROJECT: Final = ("guard", "release", "forked", "helm", "layers")
 _COMPUTING_LONGEST: Final = (
     SESSION,
     "tests/docs/test_commands.py::test_a_newcomer",

@@ -125,6 +125,8 @@ SIGNALLED: Final = (
     "trio_asyncio",
     "uvicorn",
 )
+# What nearly all packages of ours import, and none of these hides from another.
+IMPORTED: Final = (*_NETWORK, "asyncio", "cramjam", "google_crc32c", "httptools", "ssl", "trio")
 # Clients of others. gnsq is not among them: gevent wants to be the first that is imported.
 CLIENTS: Final = {
     "tests.e2e.peers.ansq_peer": (*_NETWORK, "ansq"),
@@ -151,6 +153,7 @@ PRELOADED: Final = {
     **CLIENTS,
     **ATTACK,
     "tests.e2e.signalled": SIGNALLED,
+    "tests.project.import_all": IMPORTED,
     "tests.docs.world": WORLD,
     "tests.support.script": SCRIPT,
     "tests.support.steered": STEERED,
