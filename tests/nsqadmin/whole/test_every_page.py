@@ -25,8 +25,9 @@ SCRIPTS_IDS: Final = {
 OF_FRAME: Final = {"dialog-title"}  # the title of what the dialog shows, if it is open
 
 
-def pages_of(admin: WideAdmin) -> list[Page]:
-    return list(crawl(admin.html, STARTS))
+def pages_of(admin: WideAdmin, each: int) -> list[Page]:
+    """Return at most `each` pages of a kind."""
+    return list(crawl(admin.html, STARTS, each=each))
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,11 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Page]]:
     """Return the pages by the state of the cluster."""
     found = {}
     with wide_cluster(tmp_path_factory.mktemp("wide")) as it:
-        found["full"] = pages_of(it.admin)
+        found["full"] = pages_of(it.admin, 2)
         it.silence()
-        found["silent"] = pages_of(it.admin)
+        found["silent"] = pages_of(it.admin, 1)
     with wide_cluster(tmp_path_factory.mktemp("empty"), count=1, is_filled=False) as it:
-        found["empty"] = pages_of(it.admin)
+        found["empty"] = pages_of(it.admin, 1)
     return found
 
 
