@@ -31,7 +31,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, AnyStr, Final
 
-from tests.support.zygote import NUMBER, PRELOADED, ask
+from tests.support.zygote import NUMBER, PRELOADED, SHARED, ask
 
 _ZYGOTE: Final = Path(__file__).with_name("zygote.py")
 # Of the tests, and of the installation that scripts/test-compiled tests.
@@ -246,7 +246,7 @@ def _fork(asked: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.so
 def _zygote_for(python: str, program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], bytes]:
     """Return where to ask for a start of this program, with these variables from before it begins."""
     early = {it: environ[it] for it in environ if it.startswith(_READ_EARLY) and it not in _READ_LATE}
-    key = (python, program, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
+    key = (python, SHARED.get(program, program), *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
     if key not in _zygotes:
         if _PLANTED in early:
             for old in _planted[: 1 - _MOST_PLANTED]:

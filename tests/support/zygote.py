@@ -146,7 +146,9 @@ PRELOADED: Final = {
     "tests.docs.world": WORLD,
     "tests.support.script": SCRIPT,
     "tests.support.steered": STEERED,
+    "tests.support.wide_admin": OURS["nsqadmin"],
 }
+SHARED: Final = {"tests.support.wide_admin": "nsqadmin"}  # programs that are forked from another one's zygote
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
 
@@ -172,7 +174,7 @@ def main() -> None:
     else:
         serve(listener)
     if program in OURS:
-        run(program)
+        run(sys.argv[0])  # itself, or one that shares its zygote
     runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
