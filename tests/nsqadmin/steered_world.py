@@ -381,9 +381,7 @@ class Consumer:
         if self._touches and held:
             client.send(*(commands.touch(message.id) for _, message in held))
 
-    def _receive(
-        self, client: Client, held: list[tuple[float, Message]], now: float, *, has_room: bool = True
-    ) -> None:
+    def _receive(self, client: Client, held: list[tuple[float, Message]], now: float, *, has_room: bool = True) -> None:
         """Take all messages that have come. Answers to messages that have timed out are errors, and of no interest.
 
         The broker sends messages after the answer to the command that made room for them, or that it read after a jump.

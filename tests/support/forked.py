@@ -246,7 +246,12 @@ def _fork(asked: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.so
 def _zygote_for(python: str, program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], bytes]:
     """Return where to ask for a start of this program, with these variables from before it begins."""
     early = {it: environ[it] for it in environ if it.startswith(_READ_EARLY) and it not in _READ_LATE}
-    key = (python, SHARED.get(program, program), *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
+    key = (
+        python,
+        SHARED.get(program, program),
+        *_inherited(),
+        *(f"{name}={value}" for name, value in sorted(early.items())),
+    )
     if key not in _zygotes:
         if _PLANTED in early:
             for old in _planted[: 1 - _MOST_PLANTED]:
