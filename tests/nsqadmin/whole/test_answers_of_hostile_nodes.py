@@ -182,7 +182,7 @@ def findings(admin: Nsqadmin) -> str:
 )
 def test_who_asks_for_what_they_have_gets_the_others(path: str) -> None:
     good = honest()
-    with watched(packed(), packed(), good) as admin:
+    with watched(*(packed() for _ in range(BOMBS)), good) as admin:
         answers: list[int] = []
 
         def ask() -> None:
