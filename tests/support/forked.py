@@ -33,7 +33,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, AnyStr, Final
 
-from tests.support.zygote import NUMBER, PRELOADED, ask
+from tests.support.zygote import NUMBER, PRELOADED, SHARED, ask
 
 _ZYGOTE: Final = Path(__file__).with_name("zygote.py")
 # Of the tests, and of the installation that scripts/test-compiled tests.
@@ -264,6 +264,7 @@ def _zygote_for(python: str, program: str, environ: Mapping[str, str]) -> tuple[
     purpose = "for bugs" if _PLANTED in environ else ""
     environ = _without_bugs(environ)
     early = {it: environ[it] for it in environ if it.startswith(_READ_EARLY) and it not in _READ_LATE}
+    program = SHARED.get(program, program)
     key = (python, program, purpose, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
     if key not in _zygotes and _only:
         _zygotes[key] = _only, None

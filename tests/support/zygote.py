@@ -157,6 +157,7 @@ PRELOADED: Final = {
     "tests.docs.world": WORLD,
     "tests.support.script": SCRIPT,
     "tests.support.steered": STEERED,
+    "tests.support.wide_admin": OURS["nsqadmin"],
 }
 # What a program imports only for some arguments: by how one of these begins. A zygote imports it before the first start
 # that has such an argument, so that others don't pay for it.
@@ -178,6 +179,7 @@ FOR_ARGUMENTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "--database=postgresql:": ("psycopg",),
     },
 }
+SHARED: Final = {"tests.support.wide_admin": "nsqadmin"}  # programs that are forked from another one's zygote
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
 
@@ -208,7 +210,7 @@ def main() -> None:
     if program == "nsqd" and any(word.startswith("--workers=") for word in sys.argv):
         _fork_workers(address)
     if program in OURS:
-        run(program)
+        run(sys.argv[0])  # itself, or one that shares its zygote
     runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from nsqadmin.cluster.model import Snapshot
+from tests.nsqadmin.steered_world import World
 from tests.support.client import Client, Disconnected
 from tests.support.cluster import Cluster, a_cluster, name_of
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
@@ -141,10 +143,24 @@ def test_d6_saturated(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
         assert "saturated" in wait_for(admin, "D6", f"{a_topic}/c")
 
 
-def test_d7_stuck_consumers(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
-    consumer_of(node, a_topic, 2, msg_timeout=1000)
-    publish(node, a_topic)
-    assert "Consumers are stuck" in wait_for(admin, "D7", f"{a_topic}/c")
+def test_d7_stuck_consumers(tmp_path: Path) -> None:
+    """Half a minute has to pass, so it passes on a steered clock."""
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, 1, tick=5.0)
+        node, verdicts = world.nodes[0].daemon, list[list[str]]()
+
+        def see(snapshot: Snapshot) -> None:
+            verdicts.append([it.verdict for it in snapshot.findings if it.rule == "D7"])
+
+        async def a_minute() -> None:
+            node.connect().publish("t", b"x")
+            await world.pass_time(60)
+
+        world.watchers.append(see)
+        world.actors.append(world.consumer("t", "c", ready=2, per_tick=0, msg_timeout=1))
+        world.run(a_minute)
+    assert verdicts[0] == []
+    assert ["Consumers are stuck" in it for it in verdicts[-1]] == [True], verdicts
 
 
 def test_d8_consumers_are_failing(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:

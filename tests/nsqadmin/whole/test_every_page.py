@@ -6,12 +6,13 @@ import re
 from collections import Counter
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import pytest
 
 from tests.support.crawl import Page, crawl, kind_of
 from tests.support.process import ROOT, needs_module
-from tests.support.wide import STARTS, WideAdmin, wide_cluster
+from tests.support.wide import COUNT, STARTS, WideAdmin, host_of, wide_cluster
 
 needs_module("starlette")
 needs_module("jinja2")
@@ -25,8 +26,9 @@ SCRIPTS_IDS: Final = {
 OF_FRAME: Final = {"dialog-title"}  # the title of what the dialog shows, if it is open
 
 
-def pages_of(admin: WideAdmin) -> list[Page]:
-    return list(crawl(admin.html, STARTS))
+def pages_of(admin: WideAdmin, *starts: str, each: int) -> list[Page]:
+    """Return at most `each` pages of a kind; these are the first."""
+    return list(crawl(admin.html, (*starts, *STARTS), each=each))
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +36,12 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Page]]:
     """Return the pages by the state of the cluster."""
     found = {}
     with wide_cluster(tmp_path_factory.mktemp("wide")) as it:
-        found["full"] = pages_of(it.admin)
+        found["full"] = pages_of(it.admin, each=2)
         it.silence()
-        found["silent"] = pages_of(it.admin)
+        silent = f"{host_of(COUNT - 1)}:{it.nodes[-1].http_address[1]}"
+        found["silent"] = pages_of(it.admin, f"/nodes/{quote(silent, safe='')}", each=1)
     with wide_cluster(tmp_path_factory.mktemp("empty"), count=1, is_filled=False) as it:
-        found["empty"] = pages_of(it.admin)
+        found["empty"] = pages_of(it.admin, each=1)
     return found
 
 
