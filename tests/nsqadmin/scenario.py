@@ -1,6 +1,6 @@
 """The long scenario: nodes hang, die and come back, while a channel is stuck, others lose messages, and people mute.
 
-What happens is a list of steps, `(minute, words)`. SHORT is the short form. `drawn_steps` draws others for the long one:
+What happens is a list of steps, `(minute, words)`. HOUR is the short form. `drawn_steps` draws others for the long one:
 
     python -m tests.nsqadmin.scenario --count=5 --seed=1
 """
@@ -34,32 +34,32 @@ POLICY: Final = (
 )
 OTHER_POLICY: Final = f'{POLICY}[[policy]]\ntopic = "elsewhere"\nttl = "1h"\n'
 # The words are those of `Scenario.faults`, or the number of a node with what happens to it.
-SHORT: Final[Steps] = (
-    (3, "stuck"),
-    (4, "1 differs"),
-    (6, "1 differs muted"),
-    (7, "1 dies"),
-    (11, "1 back"),
-    (11, "drops"),
-    (11, "expires"),
-    (15, "3 hangs"),
-    (18, "3 back"),
-    (19, "drops over"),
-    (19, "expires over"),
-    (21, "1 dies"),
-    (24, "1 back"),
-    (25, "3 hangs"),
-    (26, "nobody"),
-    (27, "fails"),
-    (29, "nobody muted"),
-    (30, "3 back"),
-    (31, "buries"),
-    (32, "nobody over"),
-    (33, "1 differs over"),
-    (34, "fails over"),
-    (35, "buries over"),
-    (37, "stuck over"),
-    (40, "the end"),
+HOUR: Final[Steps] = (
+    (4, "stuck"),
+    (6, "1 differs"),
+    (8, "1 differs muted"),
+    (10, "1 dies"),
+    (16, "1 back"),
+    (19, "drops"),
+    (19, "expires"),
+    (23, "3 hangs"),
+    (27, "3 back"),
+    (28, "drops over"),
+    (28, "expires over"),
+    (32, "1 dies"),
+    (35, "1 back"),
+    (38, "3 hangs"),
+    (39, "nobody"),
+    (40, "fails"),
+    (42, "nobody muted"),
+    (43, "3 back"),
+    (45, "nobody over"),
+    (46, "1 differs over"),
+    (47, "buries"),
+    (48, "fails over"),
+    (52, "buries over"),
+    (56, "stuck over"),
+    (60, "the end"),
 )
 _SLOW: Final = 3  # messages in a tick
 _ALL: Final = 1_000_000

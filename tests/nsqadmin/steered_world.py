@@ -282,20 +282,12 @@ class Publisher:
         self._nodes = nodes
         self._topic = topic
         self.per_tick = per_tick
-        self._clients: dict[Node, Client] = {}
 
     def act(self, now: float) -> None:
         for node in self._nodes:
             if self.per_tick and node.answers:
-                self._client_of(node).publish(self._topic, *(b"%d" % number for number in range(self.per_tick)))
-            elif not node.daemon.is_running and (client := self._clients.pop(node, None)) is not None:
-                client.close()
-
-    def _client_of(self, node: Node) -> Client:
-        if node not in self._clients:
-            self._clients[node] = node.daemon.connect()
-            self._clients[node].identify(heartbeat_interval=-1)
-        return self._clients[node]
+                body = b"\n".join(b"%d" % number for number in range(self.per_tick))
+                node.daemon.post(f"/mpub?topic={self._topic}", body)
 
 
 def finished(message: Message) -> bytes:
@@ -371,22 +363,19 @@ class Consumer:
         left = self.per_tick
         self._receive(client, held, now)
         while done := [message for at, message in held if now - at >= self._takes][:left]:
-            client.send(*map(self.answer, done))
+            for message in done:
+                client.send(self.answer(message))
             self.finished += len(done)
             left -= len(done)
-            was_full = len(held) >= self._ready
             names = {message.id for message in done}
             held[:] = [(at, message) for at, message in held if message.id not in names]
-            self._receive(client, held, now, has_room=was_full)
+            self._receive(client, held, now)
         if self._touches and held:
             client.send(*(commands.touch(message.id) for _, message in held))
 
-    def _receive(self, client: Client, held: list[tuple[float, Message]], now: float, *, has_room: bool = True) -> None:
-        """Take all messages that have come. Answers to messages that have timed out are errors, and of no interest.
-
-        The broker sends messages after the answer to the command that made room for them, or that it read after a jump.
-        """
-        for _ in range(1 + has_room):
+    def _receive(self, client: Client, held: list[tuple[float, Message]], now: float) -> None:
+        """Take all messages that have come. Answers to messages that have timed out are errors, and of no interest."""
+        for _ in range(2):  # the broker sends messages after the answer to the command that made room for them
             client.send(commands.fin(NOBODY))
             while NOBODY not in client.error():
                 pass
