@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.support.cluster import Cluster, a_cluster
-from tests.support.process import Daemon, eventually
+from tests.support.process import Daemon, Nsqd, eventually
 
 ACCEPT = {"Accept": "application/json; charset=utf-8"}
 
@@ -58,11 +58,20 @@ def depth_on(node: Daemon, topic: str, channel: str) -> int:
     return depth
 
 
+def fill(node: Nsqd, topic: str, count: int) -> None:
+    """Create the topic and its channel, and return when so many messages wait in the channel.
+
+    They wait in the topic, where KEDA doesn't count them, until nsqd has asked nsqlookupd for other channels.
+    """
+    node.post(f"/topic/create?topic={topic}")
+    node.post(f"/channel/create?topic={topic}&channel=c")
+    node.connect().publish(topic, *[b"x"] * count)
+    eventually(lambda: node.channel(topic)["depth"] == count)
+
+
 def test_messages_of_all_nodes_are_counted_once(cluster: Cluster, topic: str) -> None:
     for node, count in zip(cluster.nodes, (3, 4), strict=True):
-        node.post(f"/topic/create?topic={topic}")
-        node.post(f"/channel/create?topic={topic}&channel=c")
-        node.connect().publish(topic, *[b"x"] * count)
+        fill(node, topic, count)
     cluster.wait_for(topic)
     assert depth_for_keda(cluster, topic, "c") == 7
 
@@ -77,9 +86,7 @@ def test_messages_without_a_channel_start_the_first_consumer(cluster: Cluster, t
 
 def test_a_paused_channel_starts_nobody(cluster: Cluster, topic: str) -> None:
     for node in cluster.nodes:
-        node.post(f"/topic/create?topic={topic}")
-        node.post(f"/channel/create?topic={topic}&channel=c")
-        node.connect().publish(topic, b"x")
+        fill(node, topic, 1)
     cluster.wait_for(topic)
     for node, left in zip(cluster.nodes, (1, 0), strict=True):
         node.post(f"/channel/pause?topic={topic}&channel=c")

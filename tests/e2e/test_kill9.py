@@ -10,7 +10,7 @@ import pytest
 
 from nsqcommon.wire.message import Message
 from tests.e2e.kill9 import CYCLES, run
-from tests.support.promises import Channel, Excuses, Ledger, Violation
+from tests.support.promises import BEAT, FLUSHED_AFTER, Channel, Excuses, Ledger, Violation
 
 
 @pytest.mark.slow
@@ -39,6 +39,11 @@ def ledger_with(*sent: float) -> tuple[Ledger, Channel]:
     return ledger, channel
 
 
+def lives_on(ledger: Ledger, *, beats: int = FLUSHED_AFTER) -> None:
+    """Give nsqd so many signs of life, all of them now."""
+    ledger.beats += [time.monotonic()] * beats
+
+
 def delivery(number: int, attempts: int = 1) -> Message:
     return Message(0, attempts, b"0" * 16, b"%d " % number)
 
@@ -52,6 +57,7 @@ def test_the_ledger_knows_what_has_to_arrive() -> None:
 def test_the_ledger_notices_a_finished_message_that_comes_again() -> None:
     ledger, channel = ledger_with(0)
     ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
+    lives_on(ledger)
     ledger.ended(time.monotonic() + 1)
     with pytest.raises(Violation, match=r"finished 1\.0\d\d s before the end"):
         ledger.arrived(channel, delivery(0))
@@ -60,8 +66,26 @@ def test_the_ledger_notices_a_finished_message_that_comes_again() -> None:
 def test_the_ledger_forgives_a_finish_just_before_the_kill() -> None:
     ledger, channel = ledger_with(0)
     ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
+    lives_on(ledger)
     ledger.ended(time.monotonic())
     assert ledger.arrived(channel, delivery(0)) == 0
+
+
+def test_the_ledger_forgives_a_finish_that_nsqd_may_not_have_had_time_for() -> None:
+    ledger, channel = ledger_with(0)
+    lives_on(ledger)
+    ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
+    lives_on(ledger, beats=FLUSHED_AFTER - 1)
+    ledger.ended(time.monotonic() + 60)  # on a busy machine
+    assert ledger.arrived(channel, delivery(0)) == 0
+
+
+def test_what_was_sent_just_after_the_last_sign_of_life_is_no_other() -> None:
+    ledger, _ = ledger_with(0, 0)
+    assert len(ledger.beats) == 1
+    ledger.beats[0] -= BEAT
+    ledger.answered_ok(ledger.topics["t"], ledger.sending(1))
+    assert len(ledger.beats) == 2
 
 
 def test_the_ledger_forgives_no_finish_that_was_answered() -> None:
@@ -145,6 +169,7 @@ def test_the_ledger_forgives_nothing_once_the_disk_was_well_again() -> None:
     ledger.falls_sick()
     ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
     ledger.is_well()
+    lives_on(ledger)
     ledger.ended(time.monotonic() + 10)
     with pytest.raises(Violation, match="came again"):
         ledger.arrived(channel, delivery(0))

@@ -27,7 +27,7 @@ from tests.support.traffic import Load, Pace, check_nothing_is_left, check_shape
 OPTIONS: Final = ("max-bytes-per-file=20000", "mem-queue-size=10", "msg-timeout=5s")
 PACE: Final = Pace(publishers=2, consumers=5, longest_pause=0.01, longest_delay=4000)
 LONGEST_DISORDER: Final = 1.2  # seconds; after three seconds a refusal defers messages by a minute
-# A FIN is journaled within a tenth of a second, but here writes hang and the machine is busy.
+# A FIN is journaled within a tenth of a second, but here writes hang.
 KILLED: Final = Excuses(finishes=1.5)
 RECOVERY_TIMEOUT: Final = 60.0
 LIVES: Final = 5

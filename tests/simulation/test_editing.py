@@ -13,6 +13,13 @@ from tests.simulation.steps import ACKS
 from tests.support.lengths import IS_LONG, new_chance
 
 SHORT = 60  # cuts of each script
+# The calls at which cuts find a planted bug. They come first; a bug that another one finds now only takes longer.
+FINDS = {
+    "an edit leaves what it replaces": 141,
+    "a crash brings back what an edit has replaced": 83,
+    "an edit that a crash has interrupted loses the message": 82,
+    "a copy runs in each channel that comes to it": 152,
+}
 
 
 @pytest.mark.parametrize("ack", ACKS)
@@ -30,6 +37,7 @@ def test_the_script_without_a_cut_keeps_its_promises() -> None:
 @pytest.mark.parametrize("bug", bugs_for("edits cut"))
 def test_a_planted_bug_is_found(bug: str) -> None:
     cuts = [cut for cut in editing.cuts("written") if cut[0].number > 40]  # by then, all is prepared
+    cuts.sort(key=lambda cut: cut[0].number != FINDS.get(bug))
     with planted(bug), pytest.raises((Violation, AssertionError)):
         _cut_until_it_shows(cuts)
 

@@ -228,7 +228,7 @@ def test_no_file_is_held_in_memory_whole(tmp_path: Path) -> None:
 
 
 def test_journal_is_not_held_in_memory_unpacked(tmp_path: Path) -> None:
-    waiting = 200_000
+    waiting = 60_000
     with opened(tmp_path, FastFiles()) as store:
         for first in range(0, waiting, 1000):
             for sequence in range(first, first + 1000):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ import pytest
 
 from nsqcommon.wire.commands import dpub, mpub, pub
 from tests.support.client import Client, Refused
+from tests.support.lengths import sized
 from tests.support.process import Nsqd, eventually
 from tests.support.small_disk import SmallDisk, mounted_for_test
 
@@ -21,7 +23,8 @@ WAIT: Final = 60.0
 PADDING: Final = b"." * 24_000  # what a test takes depends on how many messages fill the disk
 
 with_and_without = pytest.mark.parametrize("reserve", [RESERVE, 0], ids=["reserve", "none"])
-acks = pytest.mark.parametrize("ack", ["written", "synced", "memory"])
+ACKS: Final = ("written", "synced", "memory")
+acks = pytest.mark.parametrize("ack", ACKS)
 
 
 @pytest.fixture
@@ -128,8 +131,10 @@ def until_closed(full: Full) -> None:
         pass
 
 
-@acks
-@pytest.mark.parametrize("at_once", [1, 100])
+@pytest.mark.parametrize(
+    ("at_once", "ack"),
+    sized(short=[(1, "written"), (100, "synced"), (1, "memory")], long=[*product((1, 100), ACKS)]),
+)
 def test_really_full_disk_is_consumed_empty(disk: SmallDisk, ack: str, at_once: int) -> None:
     full = Full(disk, "disk-reserve=0", f"ack={ack}")
     with full.nsqd as nsqd:
@@ -204,8 +209,10 @@ def test_deleting_and_emptying_free_space_on_a_full_disk(disk: SmallDisk, reserv
         full.goes_on_by_itself()
 
 
-@acks
-@with_and_without
+@pytest.mark.parametrize(
+    ("reserve", "ack"),
+    sized(short=[(RESERVE, "written"), (0, "synced"), (RESERVE, "memory")], long=[*product((RESERVE, 0), ACKS)]),
+)
 def test_killed_and_started_on_a_full_disk(disk: SmallDisk, ack: str, reserve: int) -> None:
     full = Full(disk, f"disk-reserve={reserve}", f"ack={ack}")
     with full.nsqd as nsqd:

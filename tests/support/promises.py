@@ -13,12 +13,20 @@ these promises:
 How much an end may lose depends on the end (`Excuses`), and on the disk. While the disk is *sick* the journal cannot be
 written, so whatever is not answered with an OK (FIN, REQ, a second delivery) is known only to the running process. It
 becomes a promise once the disk has been healthy for long enough after it and before the end (`Ledger.is_kept`).
+
+A FIN has no answer. nsqd writes it a tenth of a second after it has read it, but on a busy machine it may read it late,
+and wake up late to write it. So seconds alone say nothing, and the ledger also counts *beats*, which are signs of life:
+a beat is the answer to a publish that was sent at least BEAT after the beat before. For example, FIN is sent, and then
+twenty beats come. The publish of the second beat was sent after the FIN, so nsqd has read that by the third, and its
+timer runs by the fourth. Ten more beats take a tenth of a second at least, and then the timer has expired: a task that is
+due runs before the next beat but one. That makes sixteen; the others are to spare (FLUSHED_AFTER).
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -26,6 +34,8 @@ from typing import Final, NamedTuple
 from nsqcommon.wire.message import Message
 
 OPEN: Final = float("inf")  # instead of a time: not known yet
+BEAT: Final = 0.01  # seconds; the poller serves connections for 2 ms at most before nsqd's other tasks run
+FLUSHED_AFTER: Final = 20  # beats
 
 
 class Violation(Exception):
@@ -33,7 +43,7 @@ class Violation(Exception):
 
 
 class Excuses(NamedTuple):
-    """For how many seconds before the end of a life things may be forgotten."""
+    """For how many seconds before the end of a life things may be forgotten, and for FLUSHED_AFTER, unless it's 0."""
 
     finishes: float
     answers: float = 0.0  # finishes that were answered, over HTTP
@@ -41,7 +51,7 @@ class Excuses(NamedTuple):
     messages: float = 0.0
 
 
-KILLED: Final = Excuses(finishes=0.5)  # the journal is written every tenth of a second
+KILLED: Final = Excuses(finishes=0.1)  # the journal is written every tenth of a second
 
 
 class Span(NamedTuple):
@@ -145,6 +155,7 @@ class Ledger:
         self.life = 0
         self.ends: dict[int, End] = {}
         self.sick: list[Span] = []  # when the disk failed
+        self.beats: list[float] = []  # the times of nsqd's signs of life
         self.messages: dict[int, Sent] = {}
         self.topics = {name: Topic(name, passing=False) for name in steady}
         self.topics |= {name: Topic(name, passing=True) for name in passing}
@@ -162,7 +173,7 @@ class Ledger:
         with self.lock:
             other = copy(self)
             other.lock = threading.Lock()
-            other.ends, other.sick = dict(self.ends), list(self.sick)
+            other.ends, other.sick, other.beats = dict(self.ends), list(self.sick), list(self.beats)
             other.messages = {number: copy(sent) for number, sent in self.messages.items()}
             other.topics = {name: topic.copy() for name, topic in self.topics.items()}
             return time.monotonic(), other
@@ -205,19 +216,36 @@ class Ledger:
             self.lost += 1
             self.oldest_lost = max(self.oldest_lost, self.ends[self.life - 1].at - self.messages[number].answered_at)
 
-    def is_kept(self, when: float, life: int, within: float) -> bool:
-        """Return whether something was on the disk at the end of that life, if it takes this long on a healthy disk.
+    def is_kept(self, when: float, life: int, excuse: float, *, took: float = 0.0) -> bool:
+        """Return whether something was on the disk at the end of that life.
 
-        What takes no time was written before it was answered, unless the disk was sick.
+        That takes as long as the excuse says on a healthy disk. Without one it was written before it was answered,
+        unless the disk was sick while nsqd `took` that time for it.
         """
         known = when
         for span in self.sick:
             if span.end <= known:
                 continue
-            if span.start > known + within:
+            if span.start > max(known + took, self._settled_at(known, excuse)):
                 break
             known = span.end
-        return (within == 0 and known == when) or known + within < self.ends[life].at
+        if excuse == took == 0 and known == when:
+            return True
+        return max(known + took, self._settled_at(known, excuse)) < self.ends[life].at
+
+    def _settled_at(self, known: float, excuse: float) -> float:
+        """Return until when nsqd may forget what it knew at `known`."""
+        if excuse == 0:
+            return known
+        beat = bisect_right(self.beats, known) + FLUSHED_AFTER - 1
+        return max(known + excuse, self.beats[beat] if beat < len(self.beats) else OPEN)
+
+    def _answered(self, numbers: list[int]) -> float:
+        """Note an answer to a publish as a sign of life, if it's a beat. Return the time."""
+        now = time.monotonic()
+        if not self.beats or self.messages[numbers[0]].sent_at >= self.beats[-1] + BEAT:
+            self.beats.append(now)
+        return now
 
     def change_is_kept(self, when: float) -> bool:
         """Return the same for a change of topics and channels, at the last end."""
@@ -236,7 +264,7 @@ class Ledger:
     def answered_ok(self, topic: Topic, numbers: list[int]) -> None:
         with self.lock:
             self.acknowledged += len(numbers)
-            now = time.monotonic()
+            now = self._answered(numbers)
             sent_at = self.messages[numbers[0]].sent_at
             for number in numbers:
                 self.messages[number].answered_at = now
@@ -250,6 +278,7 @@ class Ledger:
     def answered_refused(self, numbers: list[int], text: str) -> None:
         """Note that these were refused. They may arrive all the same, if not all of a write could be undone."""
         with self.lock:
+            self._answered(numbers)
             if not self.was_sick(self.messages[numbers[0]].sent_at):
                 raise Violation(f"the disk is well, and publishing is refused: {text}")
             self.refused += len(numbers)
@@ -321,8 +350,8 @@ class Ledger:
             return True
         if until == OPEN:
             return False
-        longest = 0.0 if until is None else until - when  # the disk may have fallen sick meanwhile
-        return self.is_kept(when, life, max(self.ends[life].excuses.changes, longest))
+        took = 0.0 if until is None else until - when  # the disk may have fallen sick meanwhile
+        return self.is_kept(when, life, self.ends[life].excuses.changes, took=took)
 
     def finishing(self, channel: Channel, number: int) -> None:
         """Note a finish, just after the FIN was sent."""
