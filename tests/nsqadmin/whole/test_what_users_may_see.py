@@ -117,10 +117,11 @@ def fill(node: Nsqd, topic: str, channel: str, whose: str) -> None:
     eventually(lambda: node.http("POST", f"/topic/reader?topic={topic}", report).status == 200)
     consumer = node.connect()
     words = ("client_id", "hostname", "user_agent")
-    consumer.identify(**{word: f"{word}-{PLANTED[f'{whose} consumer {word}']}" for word in words})
+    stays = {"heartbeat_interval": 3_600_000}  # nobody answers, and nsqd would close it after a minute of the walks
+    consumer.identify(**stays, **{word: f"{word}-{PLANTED[f'{whose} consumer {word}']}" for word in words})
     consumer.subscribe(topic, channel)
     producer = node.connect()
-    producer.identify(**{word: f"{word}-{PLANTED[f'{whose} producer {word}']}" for word in words})
+    producer.identify(**stays, **{word: f"{word}-{PLANTED[f'{whose} producer {word}']}" for word in words})
     producer.publish(topic, b"plain")
 
 
@@ -195,7 +196,13 @@ def a_world(folder: Path) -> Iterator[World]:
     roles.write_text(ROLES)
     with ExitStack() as stack:
         node = stack.enter_context(
-            Nsqd(folder / "n1", "broadcast-address=127.0.0.1", f"policy-file={policy}", "idempotence-window=1h")
+            Nsqd(
+                folder / "n1",
+                "broadcast-address=127.0.0.1",
+                f"policy-file={policy}",
+                "idempotence-window=1h",
+                "max-heartbeat-interval=1h",
+            )
         )
         fill(node, HIDDEN, HIDDEN_CHANNEL, "hidden")
         fill(node, "orders", "c", "payload")
