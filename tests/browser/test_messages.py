@@ -287,7 +287,7 @@ def test_order_123_among_40000_is_found_and_replayed_to_one_channel_in_five_clic
             node.post(f"/channel/create?topic={topic}&channel={channel}")
         publish_orders(node, topic, number * 20_000, 20_000)
         for channel in channels:
-            until(lambda name=channel, on=node: on.channel(topic, name)["depth"] == 21_000, "packs of 3,000 are there")
+            until(lambda name=channel, on=node: on.channel(topic, name)["depth"] == 20_000, "all orders are there")
             node.post(f"/channel/empty?topic={topic}&channel={channel}")
     cluster.wait_for(topic)
     until(lambda: b"audit" in admin.http("GET", f"/topics/{topic}?fresh=1").body, "nsqadmin knows the topic")
