@@ -183,7 +183,7 @@ def test_body_key_and_headers_are_searched(untouched: Three, wanted: str, count:
     assert (len(found["messages"]), found["looked"], found["after"]) == (count, 3 * COUNT, "")
     text = untouched.text(f"{TAB}&filter={quote(wanted)}")
     assert len(picks(text)) == count
-    assert (f"{count} match" if count else "Nothing matches") in text
+    assert (f"{count} {'match' if count == 1 else 'matches'} in all<" if count else "Nothing matches") in text
 
 
 def test_one_message_has_an_address_and_what_names_none_says_so(untouched: Three) -> None:
