@@ -158,7 +158,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "kick": Entry(
         "Kick",
-        "Requeues buried messages in their channel, with attempts from 1: all, selected ones, or those with one reason. “Discard” deletes them instead.",
+        "Requeues buried messages in their channel, with attempts from 1: all, selected ones, or those with one reason. “Retry” on the pages of jobs is a kick of the jobs' messages. “Discard” deletes them instead. “Replay” is for messages of the history, finished ones, too.",
     ),
     "severity": Entry(
         "Severity",
