@@ -123,7 +123,11 @@ class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
         what = f"{numbers.several(self.count, 'deferred message')} of {self.topic}/{self.channel}"
         if self.wanted.verb is RecallVerb.CANCEL:
             return f"Cancel {what}"
-        return f"Change the due time of {what}" if self.wanted.delay is None else f"Make {what} due {in_words(self.wanted.delay)}"
+        return (
+            f"Change the due time of {what}"
+            if self.wanted.delay is None
+            else f"Make {what} due {in_words(self.wanted.delay)}"
+        )
 
     @property
     def must_type(self) -> str:
@@ -265,5 +269,7 @@ def _consequences(
     if is_one:
         text = "If it becomes due before you confirm, this still works, unless a consumer already has it."
     else:
-        text = "This covers messages that become due before you confirm. Those that a consumer already has are left alone."
+        text = (
+            "This covers messages that become due before you confirm. Those that a consumer already has are left alone."
+        )
     yield Consequence(text=text)

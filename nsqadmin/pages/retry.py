@@ -193,7 +193,9 @@ def _consequences(plan: _Plan) -> Iterator[Consequence]:
             f" (at most {MOST_READ:,} are read for a plan). The others are searched while it runs."
         )
         yield Consequence(text=text)
-    yield Consequence(text="Kicks the jobs' buried messages: each job runs again once, in this queue only; attempts restart at 1.")
+    yield Consequence(
+        text="Kicks the jobs' buried messages: each job runs again once, in this queue only; attempts restart at 1."
+    )
     yield from who_receives(plan.channel, sorted({it.node for it in reading.with_reason(wanted.reason)}))
     if wanted.rate:
         most = min(filter(None, (count.value, wanted.limit)), default=0)

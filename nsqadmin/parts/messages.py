@@ -113,7 +113,9 @@ class MessagesShown:
     def selection(self) -> str:
         """The messages on the page, as a form names them."""
         places = ((it.message, it.message.sequence) for it in self.messages)
-        return str(selected((Source(it.node, it.log or ""), sequence) for it, sequence in places if sequence is not None))
+        return str(
+            selected((Source(it.node, it.log or ""), sequence) for it, sequence in places if sequence is not None)
+        )
 
     @property
     def job_hint(self) -> str:

@@ -374,7 +374,9 @@ def test_a_search_goes_on_with_the_same_rows_that_one_page_would_have(page: Brow
     page.wait_for_text("Searched all 125 messages", "#found")
     assert page.count("#go-on") == 0
     assert page.text("#replay-shown") == "Replay these 120…"
-    assert page.run("return document.querySelector('#replay-shown').value.split(' ').length") == 3  # a range for each step
+    assert (
+        page.run("return document.querySelector('#replay-shown').value.split(' ').length") == 3
+    )  # a range for each step
     assert page.text("#replay-all") == "Replay all matches…"
     assert page.run(ROWS) == at_once
     assert "channel=c" in at_once[-1]

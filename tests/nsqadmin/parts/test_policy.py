@@ -41,7 +41,9 @@ def test_the_effects_of_a_cluster_or_a_node_are_those_of_all_topics_and_channels
         channel_node("n1:4151", policy_counts=(dropped,), policy_recent=(("ttl, dropped", 1),)),
         channel_node("n2:4151", policy_counts=(("ttl, dropped", 4),)),
     )
-    held = channel(*rows, topic="a", name="c", policy_counts=(("ttl, dropped", 7),), policy_recent=(("ttl, dropped", 1),))
+    held = channel(
+        *rows, topic="a", name="c", policy_counts=(("ttl, dropped", 7),), policy_recent=(("ttl, dropped", 1),)
+    )
     of_topic = TopicNode(node="n2:4151", policy_counts=(refused,))
     picture = snapshot(
         topic(held, name="a"), topic(channel(topic="b"), name="b", nodes=(of_topic,), policy_counts=(refused,))
@@ -51,7 +53,10 @@ def test_the_effects_of_a_cluster_or_a_node_are_those_of_all_topics_and_channels
         ("b", "", "max_bytes, rejected", 9),
     ]
     assert [(it.topic, it.count, it.recent) for it in lines_of_cluster(picture, "n1:4151")] == [("a", 3, 1)]
-    assert [(it.topic, it.count, it.recent) for it in lines_of_cluster(picture, "n2:4151")] == [("b", 9, 0), ("a", 4, 0)]
+    assert [(it.topic, it.count, it.recent) for it in lines_of_cluster(picture, "n2:4151")] == [
+        ("b", 9, 0),
+        ("a", 4, 0),
+    ]
     assert lines_of_cluster(picture, "n3:4151") == ()
 
 
