@@ -108,13 +108,11 @@ def lines_of_topic(topic: Topic) -> tuple[CauseLine, ...]:
 
 def lines_of_cluster(snapshot: Snapshot, node: str = "") -> tuple[CauseLine, ...]:
     """Return the lines of all topics and channels; with `node`, only what happened on this node."""
-    lines = [
-        line
-        for topic in snapshot.topics
-        for of, channel in ((topic, ""), *((it, it.name) for it in topic.channels))
-        if of.policy_counts
-        for line in _lines(of, channel)
-    ]
+    lines: list[CauseLine] = []
+    for topic in snapshot.topics:
+        lines += _lines(topic, "") if topic.policy_counts else ()
+        for channel in topic.channels:
+            lines += _lines(channel, channel.name) if channel.policy_counts else ()
     return _ordered(_on_one_node(lines, node) if node else lines)
 
 
