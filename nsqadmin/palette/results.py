@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -122,9 +121,14 @@ class _Finder:
         searches = self._searches(query) if query.wanted else []
         commands = self._commands(query)
         places = self._places(query)
-        first = [it for it in places if _is_likelier(query, it)]
-        later = [it for it in places if it not in first]
-        return [*searches, *map(self._hit, first), *commands, *map(self._hit, later)]
+        first = 0
+        if query.verb not in (None, Verb.GO):  # "drain" may be the name of a topic, too, which is then more likely
+            closeness = Closeness(query.words)
+            first = sum(closeness.of(it.path) <= EQUAL_PART for it in places)
+        if query.verb is not None and not query.is_whole_verb and not query.names:
+            first = len(places)
+        shown = [self._hit(it) for it in places]
+        return [*searches, *shown[:first], *commands, *shown[first:]]
 
     # Places
 
@@ -323,19 +327,6 @@ class _States:
                 return _INCIDENT_STATES.get(place.of.incident.severity)
             case None:
                 return None
-
-
-def _is_likelier(query: Query, place: Place) -> bool:
-    """Return whether a place comes before the commands that the same text may mean."""
-    if query.verb in (None, Verb.GO):
-        return False
-    if not query.names and not query.is_whole_verb:
-        return True
-    if Closeness(query.words).of(place.path) <= EQUAL_PART:  # "drain" may be the name of a topic, too
-        return True
-    # A second word for a command, such as "send", is more often a part of a name: of the task shop.send_receipt.
-    is_synonym = not query.names and query.words[0] != query.verb
-    return is_synonym and re.search(rf"(?<![^\W_]){re.escape(query.words[0])}(?![^\W_])", place.path) is not None
 
 
 def _href(links: Links, place: Place) -> str:

@@ -77,21 +77,6 @@ def test_a_part_of_a_command_is_a_name_first() -> None:
     assert found.hits[0].name == "publications"
 
 
-def test_a_second_word_for_a_command_is_looked_for_in_names_first() -> None:
-    picture = snapshot(topic(channel(name="send", topic="reminders"), name="reminders"), topic(name="senders"))
-    task = TaskQueue(name="shop.send_receipt", topic="reminders", channel="send")
-    found = answer("send", picture=picture, tasks=(task,))
-    assert [it.name for it in found.hits] == [
-        "reminders/send",
-        "shop.send_receipt",
-        "Publish to topic senders",
-        "Publish to topic reminders",
-        "senders",
-    ]
-    assert answer("publish", picture=picture).hits[0].name.startswith("Publish to topic")
-    assert answer("send senders", picture=picture).hits[0].name == "Publish to topic senders"
-
-
 # Searches in messages
 
 
