@@ -364,6 +364,7 @@ def test_a_search_goes_on_with_the_same_rows_that_one_page_would_have(page: Brow
     page.open(f"{asked}&limit=50")
     page.wait_for_text("50 matches", "#hits")
     assert "Searched all" not in page.text("#found")
+    assert page.text("#hits") == "First 50 matches; there are more"  # all 125 were examined at once
     assert page.text("#replay-shown") == "Replay these 50…"
     assert page.text("#replay-all") == "Replay all matches, also those not shown…"
     page.click("#go-on")
