@@ -268,6 +268,23 @@ def test_all_hits_of_a_search_go_to_one_channel(admin: Nsqadmin, cluster: Cluste
     assert "first 10,000 matches; there may be more" in many
 
 
+def test_a_page_says_whether_there_are_more_matches_and_which_ones_a_button_replays(admin: Nsqadmin) -> None:
+    shown = page(admin, "limit=50&filter=" + quote("order_id < 500"))
+    assert re.search("First 50 matches; there (may be|are) more</b>", shown)
+    assert "Replay all matches, also those not shown…" in shown
+    chosen = shown.partition('id="replay-shown"')[2].partition('value="')[2].partition('"')[0]
+    assert "Replay these 50…" in shown
+    assert "Replay 50 messages of orders" in post(admin, ("topic", "orders"), ("messages", chosen))
+    plan = post(admin, ("topic", "orders"), ("all", "yes"), ("filter", "order_id < 500"))
+    assert "Replay 500 messages of orders" in plan
+    assert re.search("All messages that match “order_id &lt; 500”: [1-9][0-9,]* were searched[.]", plan)
+    only = page(admin, "limit=50&filter=" + quote("order_id = 123"))
+    assert "1 match in all</b>" in only
+    assert "Replay these 1…" not in only
+    assert "Replay this one…" in only
+    assert "also those not shown" not in only
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
@@ -365,8 +382,8 @@ def test_who_may_not_operate_sees_why_and_is_refused(cluster: Cluster, tmp_path:
             table = shown.partition('id="selection"')[2]
             return re.findall(r"<button[^>]*>(?:<svg.*?</svg>)?(?:<span[^>]*>)?Replay[^<]*", table)
 
-        # One for each row, for the selected ones, and for all hits. At first, nsqadmin may not know the nodes yet.
-        shown = eventually(lambda: len(replays(it := page())) == 52 and it)
+        # One for each row, for the selected ones, for those shown, and for all hits. At first, nsqadmin may not know the nodes yet.
+        shown = eventually(lambda: len(replays(it := page())) == 53 and it)
         buttons = replays(shown)
         assert all("disabled title=" in button and "operator" in button for button in buttons)
         assert "Replaying is not possible: " in shown
