@@ -320,7 +320,7 @@ const Numbers = (() => {
 
   const themes = ["auto", "light", "dark"];
   const theme = () => document.documentElement.dataset.theme ?? "auto";
-  function showTheme() { $("#theme-word").textContent = { auto: "Auto colours", light: "Light", dark: "Dark" }[theme()]; }
+  function showTheme() { $("#theme-word").textContent = { auto: "Auto", light: "Light", dark: "Dark" }[theme()]; }
   $("#theme").addEventListener("click", () => {
     const next = themes[(themes.indexOf(theme()) + 1) % 3];
     if (next === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = next;
