@@ -432,7 +432,7 @@ def _consequences(
     different = len({it.reason for node in summary.answered for it in node.reasons if text in it.reason}) if text else 0
     if different > 1:
         yield Consequence(
-            text=f"{different:,} different reasons contain this text. It includes the messages of all of them."
+            text=f"{different:,} different reasons contain this text: the messages of all of them are included."
         )
     if wanted.reason and summary.others:
         yield Consequence(text="This is an upper limit: not every reason is listed.")
