@@ -101,7 +101,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     "finish-rate": Entry("Finish rate", "Messages that a consumer finishes each second, over the last minute."),
     "failures": Entry(
         "Requeued or timed out",
-        "Messages that consumers give back or don't answer in time, each minute, over the last minute: nsqd delivers them again. Buried messages are not among them.",
+        "Messages that consumers requeue or don't answer in time, each minute, over the last minute: nsqd delivers them again. Buried messages are not counted here.",
     ),
     "latency": Entry(
         "Latency",
