@@ -32,9 +32,7 @@ def create_form(
 ) -> Response:
     if word not in ("create", *CREATIONS):
         raise HttpError(400, "MISSING_ARG_TOPIC")
-    return painter.page(
-        request, "create.html", snapshot, current="Directory", status=status, problem=problem, given=given
-    )
+    return painter.page(request, "create.html", snapshot, current="Lookup", status=status, problem=problem, given=given)
 
 
 def with_chosen_nodes(snapshot: Snapshot, values: Values) -> Values:

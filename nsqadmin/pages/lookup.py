@@ -25,9 +25,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
     async def page(request: Request) -> Response:
         snapshot = await painter.picture(request)
         found = lookup_page(snapshot, painter.links)
-        return painter.page(
-            request, "lookup.html", snapshot, current="Directory", scope="lookup", page=found, given=None
-        )
+        return painter.page(request, "lookup.html", snapshot, current="Lookup", scope="lookup", page=found, given=None)
 
     return [Route("GET", "/lookup", painter.cached(page))]
 

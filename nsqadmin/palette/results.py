@@ -36,7 +36,7 @@ _PAGES: Final = (
     ("Jobs", "/jobs"),
     ("Incidents", "/incidents"),
     ("Nodes", "/nodes"),
-    ("Directory (nsqlookupd)", "/lookup"),
+    ("Lookup (nsqlookupd)", "/lookup"),
     ("Activity", "/activity"),
     ("Message counter", "/counter"),
     ("Help", "/help"),

@@ -143,7 +143,7 @@ def test_everything_is_found_below_a_base_path(chromium: Browser, cluster: Clust
         page.open("/nsq/admin")
         page.wait("document.querySelector('#live').dataset.state === 'on'")
         assert page.run("return getComputedStyle(document.querySelector('.top')).position") == "sticky"
-        for name in ("Topics", "Consumers", "Nodes", "Directory", "Activity", "Overview"):
+        for name in ("Topics", "Consumers", "Nodes", "Lookup", "Activity", "Overview"):
             page.click_text(name, ".menu a")
             page.wait("document.querySelector('.menu [aria-current]')?.innerText === arguments[0]", name)
         hrefs = page.run("return [...document.querySelectorAll('a[href]')].map((it) => it.getAttribute('href'))")
