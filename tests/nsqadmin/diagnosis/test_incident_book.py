@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsqadmin.cluster.model import Activity, Finding, Health, Severity, Snapshot, Topic
+from nsqadmin.diagnosis.impact import impact
 from nsqadmin.diagnosis.incident import ChangeKind, Counts, Mark, Open
 from nsqadmin.diagnosis.incident_book import BLIP, MOST, Book, in_view
 from nsqadmin.diagnosis.marks import muted_until
+from nsqadmin.diagnosis.rules import Effect
 from nsqadmin.webhook.ledger import Ledger
 from tests.support.outage import TENANTS, outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic, viewer
@@ -502,19 +504,22 @@ def test_what_a_rule_finds_only_after_minutes_may_have_been_there_before() -> No
 # Order
 
 
-def test_a_great_backlog_that_is_only_a_warning_comes_before_a_small_problem() -> None:
-    small, great = picture(50, weight=35.7), picture(59_157, name="ship", severity=Severity.WARNING, weight=44.2)
-    remark = picture(10**6, name="later", severity=Severity.INFO, weight=-30.0)
+def test_problems_come_before_warnings_however_much_waits_there() -> None:
+    """Seen: a paused channel, yellow, above a red one whose consumers fail, in a list that says "the worst first"."""
+    failing = picture(0, weight=impact(Effect.WAITING, Severity.PROBLEM))
+    paused_weight = impact(Effect.WAITING, Severity.WARNING, messages=59_157, speed=20.0)
+    paused = picture(59_157, name="ship", severity=Severity.WARNING, weight=paused_weight)
+    remark = picture(10**6, name="later", severity=Severity.INFO, weight=impact(Effect.WAITING, Severity.INFO))
     shown = snapshot(
-        *(it.topics[0] for it in (small, great, remark)),
-        findings=(*small.findings, *great.findings, *remark.findings),
+        *(it.topics[0] for it in (paused, failing, remark)),
+        findings=(*paused.findings, *failing.findings, *remark.findings),
         taken_at=NOW,
     )
     book = started()
     book.observe(shown)
-    assert [it.incident.subject for it in book.open()] == ["ship/c", "orders/c", "later/c"]
-    book.acknowledge(book.open()[0].key, ANA)
     assert [it.incident.subject for it in book.open()] == ["orders/c", "ship/c", "later/c"]
+    book.acknowledge(book.open()[0].key, ANA)
+    assert [it.incident.subject for it in book.open()] == ["ship/c", "orders/c", "later/c"]
 
 
 # Viewers
