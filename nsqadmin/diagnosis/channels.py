@@ -145,6 +145,8 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
     rows = [row for row in _answering(channel) if not stall.nodes or row.node in stall.nodes]
     on, there = (f" on {len(rows)} of {counted(len(channel.nodes), 'node')}", " there") if stall.nodes else ("", "")
     waiting, in_flight = sum(row.depth for row in rows), sum(row.in_flight_count for row in rows)
+    # Whatever we say is of the nodes that answer, but the depth is, as everywhere, with the last known part of the others.
+    in_all = waiting if stall.nodes else channel.depth
     if stall.timed_out:
         least = _MINUTE / 2  # a proof, so it need not last as long
     else:
@@ -169,11 +171,11 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
         "D7",
         Severity.PROBLEM if is_sure else Severity.WARNING,
         f"Consumers are stuck{on}: nothing finished{there} for {'at least ' * stall.is_older}{in_minutes(lasts)}, "
-        + (f"{waiting:,} waiting" if waiting else f"{in_flight:,} in flight"),
+        + (f"{in_all:,} waiting{there}" if in_all else f"{in_flight:,} in flight{there}"),
         f"Find out what the handlers wait for. If the work simply takes long, {remedy}.",
         *([say("stuck on", ", ".join(stall.nodes))] if stall.nodes else []),
         number("timed out meanwhile", stall.timed_out),
-        number("waiting", waiting),
+        _waiting(in_all, last_known=in_all - waiting),
         number("in flight", in_flight),
         number("ready count", channel.ready_count or 0),
         *_worst(channel, case),
@@ -507,6 +509,10 @@ def _lag(channel: Channel) -> list[Evidence]:
     if channel.oldest_age is None:
         return []
     return [age("oldest message", channel.oldest_age, at_least=channel.oldest_is_older)]
+
+
+def _waiting(depth: int, *, last_known: int) -> Evidence:
+    return say("waiting", f"{depth:,}{f', of them last known {last_known:,}' if last_known else ''}")
 
 
 def _answering(channel: Channel) -> list[ChannelNode]:

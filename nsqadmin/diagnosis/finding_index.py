@@ -27,19 +27,25 @@ class Index:
 
     def numbers(self, cause: Cause, findings: Sequence[Finding]) -> Numbers:
         """Return the sums over the findings' channels, topics and nodes, each counted once."""
-        waiting, incoming, channels, is_known = 0, 0.0, 0, False
+        waiting, last_known, incoming, channels, is_known = 0, 0, 0.0, 0, False
         for topic_name, channel_name in {(finding.topic, finding.channel) for finding in findings if finding.topic}:
             found = self._channels.get((topic_name, channel_name)) if channel_name else self.snapshot.topic(topic_name)
             channels += bool(channel_name)
             if found is not None:
                 waiting += found.depth
+                if found.silent:
+                    last_known += sum(row.depth for row in found.nodes if row.node in found.silent)
                 incoming += found.rates.incoming or 0.0
                 is_known |= found.rates.incoming is not None
         if not channels or cause.kind is CauseKind.NODE:
-            nodes = [self.snapshot.node(address) for address in {finding.node for finding in findings if finding.node}]
-            waiting = sum(node.depth for node in nodes if node is not None) or waiting
+            found_nodes = map(self.snapshot.node, {finding.node for finding in findings if finding.node})
+            nodes = [node for node in found_nodes if node is not None]
+            if on_nodes := sum(node.depth for node in nodes):
+                waiting = on_nodes
+                last_known = sum(node.depth for node in nodes if not node.is_reachable)
         return Numbers(
             waiting=waiting,
+            last_known=last_known,
             incoming=incoming if is_known else None,
             channels=channels,
             findings=len(findings),

@@ -41,6 +41,7 @@ class Numbers:
     """The sums over everything that an incident is about."""
 
     waiting: int = 0
+    last_known: int = 0  # the part of these on nodes that are silent now
     incoming: float | None = None  # messages a second that arrive in its channels; None: unknown
     channels: int = 0
     findings: int = 0

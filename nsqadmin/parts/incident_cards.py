@@ -107,14 +107,16 @@ def _of_one(finding: Finding, links: Links) -> Primary:
 
 
 def now_and_then(it: Open) -> str:
-    """Write how many messages wait now, and how many did when it began if that differs."""
+    """Write how many messages wait now, how many did when it began if that differs, and how many of them are only last known."""
     now, then = it.incident.numbers, it.then
     if not now.waiting and (then is None or not then.waiting):
         return ""
     text = f"{numbers.exact(now.waiting)} waiting"
     if then is not None and then.waiting != now.waiting:
         text += f" (was {numbers.exact(then.waiting)})"
-    return text
+    if not now.last_known:
+        return text
+    return f"{text}, {f'{numbers.exact(now.last_known)} of them ' if now.last_known < now.waiting else ''}last known"
 
 
 def time_line(it: Open) -> tuple[Moment, ...]:

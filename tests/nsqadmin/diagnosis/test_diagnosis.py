@@ -254,7 +254,7 @@ def test_d7_stuck_on_one_node_says_so() -> None:
     )
     found = about(channel(*rows, stall=stalled(400.0, has_held_up=True, nodes=("n1:4151",))))
     (finding,) = [it for it in found if it.rule == "D7"]
-    assert finding.verdict == "Consumers are stuck on 1 of 2 nodes: nothing finished there for 6 min, 50 waiting"
+    assert finding.verdict == "Consumers are stuck on 1 of 2 nodes: nothing finished there for 6 min, 50 waiting there"
     assert said(finding)["stuck on"] == "n1:4151"
 
 
@@ -310,7 +310,9 @@ def test_d7_is_found_on_the_nodes_that_answer() -> None:
     rows = channel_node("n1:4151", depth=9, in_flight_count=5, clients=(reader,)), other
     shown = hung("n2:4151", at=on_two(*rows, stall=stalled(90.0)))
     finding = next(it for it in found(shown) if it.rule == "D7")
-    assert finding.verdict == "Consumers are stuck: nothing finished for 1 min, 9 waiting"
+    # The card has the same number, so it must include the last known one.
+    assert finding.verdict == "Consumers are stuck: nothing finished for 1 min, 79 waiting"
+    assert said(finding)["waiting"] == "79, of them last known 70"
 
 
 @pytest.mark.parametrize(

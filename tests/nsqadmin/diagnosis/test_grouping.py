@@ -145,6 +145,18 @@ def test_channels_that_only_lack_a_silent_node_are_part_of_its_incident() -> Non
     assert [it.rule for it in frozen.findings] == ["D3"]
 
 
+def test_numbers_tell_which_part_is_last_known() -> None:
+    rows = channel_node("n1:4151", depth=4), channel_node("n2:4151", depth=3)
+    it = topic(channel(*rows, silent=("n2:4151",)))
+    nodes = node(), node("n2:4151", health=Health.DOWN, depth=5, answered_at=1.0)
+    lost = finding("D16", node="n2:4151", facet="reach")
+    stuck, down = group(snapshot(it, nodes=nodes, findings=(finding("D7", topic="t", channel="c"), lost)))
+    if stuck.subject != "t/c":
+        stuck, down = down, stuck
+    assert (stuck.numbers.waiting, stuck.numbers.last_known) == (7, 3)
+    assert (down.numbers.waiting, down.numbers.last_known) == (5, 5)
+
+
 def test_the_same_verdict_about_many_nodes_is_one_incident() -> None:
     names = [f"n{number}:4151" for number in range(5)]
     findings = tuple(

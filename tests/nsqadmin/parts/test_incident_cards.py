@@ -67,6 +67,18 @@ def test_a_card_has_the_numbers_then_and_now() -> None:
     assert now_and_then(opened(depth=0, then=0)) == ""
 
 
+def test_a_card_tells_how_much_of_what_waits_is_last_known() -> None:
+    """Seen: a title with 2,277 waiting, which was the known part, above a line with 3,416."""
+    it = opened(depth=3416, then=474)
+
+    def written(last_known: int) -> str:
+        known = replace(it.incident.numbers, last_known=last_known)
+        return now_and_then(replace(it, incident=replace(it.incident, numbers=known)))
+
+    assert written(1139) == "3,416 waiting (was 474), 1,139 of them last known"
+    assert written(3416) == "3,416 waiting (was 474), last known"
+
+
 def test_a_card_has_the_last_change_and_where_to_go_on() -> None:
     card = card_of(opened(), LINKS)
     assert card.reason is not None
