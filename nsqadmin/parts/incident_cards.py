@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_CARDS: Final = 8  # on the overview
 _MOST_NAMES: Final = 3  # members to name on a card
 _MOST_IN_TEXT: Final = 20  # findings in the plain text
+_JUST_BEFORE: Final = 60.0  # seconds
+_EARLIEST: Final = 300.0  # seconds; what is older is only on the timeline
 _LOST: Final = frozenset(("node_down", "node_gone", "lookupd_down"))
 
 
@@ -49,6 +51,8 @@ class Card:
     names: tuple[tuple[str, str], ...]  # the first of its members, with their links
     others: int  # number of further members
     reason: Moment | None  # the last change before it began, otherwise the last one soon after
+    when: str  # "just before", "last event before", or "at about that time"
+    earlier: str  # how much earlier, if it isn't just before
     primary: Primary
 
 
@@ -60,21 +64,34 @@ def card_of(it: Open, links: Links) -> Card:
     members = _members(it, links)
     is_many = it.incident.cause.kind in (CauseKind.PATTERN, CauseKind.CONSUMER)
     shown = tuple(members.items())[:_MOST_NAMES] if is_many else ()
+    reason = _reason(it)
+    when, earlier = _when(it.began - reason.at) if reason is not None else ("", "")
     return Card(
         open=it,
         href=links.incident(it.key),
         now_and_then=now_and_then(it),
         names=shown,
         others=len(members) - len(shown) if is_many else 0,
-        reason=_reason(it),
+        reason=reason,
+        when=when,
+        earlier=earlier,
         primary=primary(it, links),
     )
 
 
 def _reason(it: Open) -> Moment | None:
-    changes = [entry for entry in it.changes if not _is_itself(entry, it.incident)]
+    changes = [
+        entry for entry in it.changes if entry.at >= it.began - _EARLIEST and not _is_itself(entry, it.incident)
+    ]
     changes = [entry for entry in changes if entry.at <= it.began] or changes
     return _change(changes[-1]) if changes else None
+
+
+def _when(seconds: float) -> tuple[str, str]:
+    """Say when something was that many seconds before the beginning. Only what is close is "just before"."""
+    if seconds < 0:
+        return "at about that time", ""
+    return ("just before", "") if seconds <= _JUST_BEFORE else ("last event before", numbers.duration(seconds))
 
 
 def _is_itself(entry: Activity, incident: Incident) -> bool:

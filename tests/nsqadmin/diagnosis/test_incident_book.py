@@ -127,6 +127,22 @@ def test_what_changed_just_before_is_what_concerns_it() -> None:
     assert [it.what for it in shown.changes] == ["node_down", "pause_channel"]
 
 
+def test_what_happens_to_channels_is_no_reason_for_the_death_of_a_node() -> None:
+    """Seen: "just before: channel orders/billing has consumers now", for a node that hung 8 minutes later."""
+    activity = (
+        entry("consumers_back", 90, topic="orders", channel="c"),
+        entry("node_down", 80, nodes=("n2:4151",)),
+    )
+    book = started(*activity)
+    lacks = Finding(rule="D17", severity=Severity.INFO, verdict="v", advice="a", topic="orders", channel="c")
+    shown = node_picture(105, replace(DEATH, since=NOW + 100), is_down=True)
+    silent = channel(channel_node(depth=3), topic="orders", silent=("n1:4151",))
+    book.observe(replace(shown, topics=(topic(silent, name="orders"),), findings=(*shown.findings, lacks)))
+    (death,) = [it for it in book.open() if it.incident.subject == "n1:4151"]
+    assert "orders" in death.incident.topics
+    assert [it.what for it in death.changes] == ["node_down"]
+
+
 def test_what_a_sweep_sees_later_still_counts() -> None:
     entries: list[Activity] = []
     book = Book(lambda: entries)

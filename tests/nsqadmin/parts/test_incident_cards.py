@@ -113,6 +113,18 @@ def test_the_reason_is_the_last_change_before_the_beginning() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("earlier", "when", "ago"),
+    [(60, "just before", ""), (61, "last event before", "1m 1s"), (300, "last event before", "5m"), (301, "", "")],
+)
+def test_an_earlier_event_is_not_just_before(earlier: int, when: str, ago: str) -> None:
+    """Seen: "just before", for something that had nothing to do with it 8.5 minutes earlier."""
+    it = opened()
+    (change,) = it.changes
+    card = card_of(replace(it, changes=(replace(change, at=it.began - earlier),)), LINKS)
+    assert (card.when, card.earlier, card.reason is None) == (when, ago, not when)
+
+
 def test_the_loss_of_a_node_is_no_reason_for_itself() -> None:
     (lost,) = [it for it in outage_of() if it.incident.subject == "n2:4151"]
     itself = Activity(at=lost.began, what="node_down", text="it is lost", nodes=(lost.incident.subject,))
