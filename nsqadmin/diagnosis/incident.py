@@ -85,6 +85,21 @@ class Incident:
         return all(finding.is_held for finding in self.findings)
 
     @property
+    def is_stale(self) -> bool:
+        """True if nothing of it is found now: it is as it was at `seen`."""
+        return all(finding.is_held or finding.is_frozen for finding in self.findings)
+
+    @property
+    def is_frozen(self) -> bool:
+        """True if it is stale, and a silent node is a reason for that."""
+        return self.is_stale and any(finding.is_frozen for finding in self.findings)
+
+    @property
+    def seen(self) -> float:
+        """When something of it was last found; 0: now."""
+        return max(finding.seen for finding in self.findings) if self.is_stale else 0.0
+
+    @property
     def returns(self) -> int:
         """How often something of it came back within the last hour."""
         return max((finding.returns for finding in self.findings), default=0)

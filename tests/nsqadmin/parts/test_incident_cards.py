@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from nsqadmin.parts.incident_cards import (
     time_line,
 )
 from nsqadmin.parts.links import Links
+from nsqadmin.parts.rendering import Static, environment
 from tests.support.outage import outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
 
@@ -123,6 +125,25 @@ def test_an_earlier_event_is_not_just_before(earlier: int, when: str, ago: str) 
     (change,) = it.changes
     card = card_of(replace(it, changes=(replace(change, at=it.began - earlier),)), LINKS)
     assert (card.when, card.earlier, card.reason is None) == (when, ago, not when)
+
+
+@pytest.mark.parametrize(
+    ("fields", "chips"),
+    [
+        ({"is_inferred": True}, ["likely cause"]),
+        ({"is_held": True, "seen": NOW - 20}, []),  # so rare messages don't make it blink
+        ({"is_held": True, "seen": NOW - 40}, ["not found since 22:12:40 UTC"]),
+        ({"is_frozen": True, "seen": NOW - 5}, ["last known 22:13:15 UTC"]),
+    ],
+)
+def test_chips_say_what_is_uncertain(fields: dict[str, object], chips: list[str]) -> None:
+    """Seen: "likely" (what?), and "ending" on a card whose number went up."""
+    made = environment(LINKS, Static()).get_template("parts/incident_cards.html").make_module({"now": NOW}).marks  # type: ignore[attr-defined]
+    it = opened()
+    found = replace(it.incident.findings[0], **fields)  # type: ignore[arg-type]
+    incident = replace(it.incident, findings=(found,), is_inferred=found.is_inferred)
+    written = str(made(replace(it, incident=incident, is_growing=False)))
+    assert [re.sub("<.*?>", "", text) for text in re.findall(r'<span class="chip".*?>(.*?)</span>', written)] == chips
 
 
 def test_the_loss_of_a_node_is_no_reason_for_itself() -> None:
