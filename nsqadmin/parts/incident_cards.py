@@ -107,7 +107,7 @@ def primary(it: Open, links: Links) -> Primary:
             is_nsqd = not first.verdict.startswith("nsqlookupd")
             return Primary("Show the node", links.node(incident.subject) if is_nsqd else links.to("/lookup"))
         case CauseKind.CONSUMER:
-            return Primary("Show its consumers", links.to("/consumers", filter=incident.subject.replace("*", " ")))
+            return Primary("Show its consumers", links.to("/consumers", filter=incident.cause.name.replace("*", " ")))
         case CauseKind.PATTERN:
             return Primary(f"Show all {numbers.exact(len(_members(it, links)))}", links.incident(it.key))
         case CauseKind.SINGLE:
