@@ -140,8 +140,8 @@ def test_channels_that_only_lack_a_silent_node_are_part_of_its_incident() -> Non
     )
     picture = snapshot(topic(*parts), nodes=(node(health=Health.DOWN, depth=900),), findings=findings)
     down, frozen = group(picture)
-    assert (down.subject, down.numbers.channels, down.numbers.waiting) == ("n1:4151", 3, 900)
-    assert down.verdict.endswith("this affects 3 channels")
+    assert (down.subject, down.numbers.channels, down.numbers.waiting) == ("n1:4151", 4, 900)
+    assert down.verdict.endswith("this affects 4 channels")
     assert [it.rule for it in frozen.findings] == ["D3"]
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsqadmin.access import Identity
 from nsqadmin.cluster.model import Activity, Finding, Health, Severity, Snapshot, Topic
 from nsqadmin.diagnosis.impact import impact
 from nsqadmin.diagnosis.incident import ChangeKind, Counts, Mark, Open
@@ -551,6 +552,26 @@ def test_hidden_topics_are_in_no_incident() -> None:
     (whole,) = [it for it in book.open() if it.key == pattern.key]
     assert (whole.incident.numbers.channels, len(whole.changes)) == (TENANTS, 1)
     assert book.seen_by(viewer("*")) is book.open()
+
+
+def test_a_silent_node_affects_all_of_its_channels_and_a_user_hears_of_their_own() -> None:
+    """Seen: "this affects 2 channels", because there were other findings about the node's other nine."""
+    frozen = Finding(rule="D8", severity=Severity.PROBLEM, verdict="v", advice="a", topic="t1", channel="c", since=NOW)
+    topics = [
+        topic(channel(channel_node(depth=1), topic=name, silent=("n1:4151",)), name=name) for name in ("t1", "t2", "t3")
+    ]
+    elsewhere = topic(channel(channel_node("n2:4151"), topic="t4"), name="t4")
+    lacks = Finding(rule="D17", severity=Severity.INFO, verdict="v", advice="a", topic="t2", channel="c")
+    book = started()
+    shown = node_picture(105, DEATH, lacks, frozen, is_down=True)
+    book.observe(replace(shown, topics=(*topics, elsewhere), _by_name={it.name: it for it in (*topics, elsewhere)}))
+
+    def verdict_for(user: Identity) -> str:
+        return next(it.incident.verdict for it in book.seen_by(user) if it.incident.subject == "n1:4151")
+
+    assert verdict_for(viewer("*")).endswith("; this affects 3 channels")
+    assert verdict_for(viewer("t1", "t2")).endswith("; this affects 2 channels")
+    assert "affects" not in verdict_for(viewer("t4"))
 
 
 def test_hidden_members_change_nothing_of_what_a_user_sees() -> None:
