@@ -201,7 +201,7 @@ def as_text(it: Open, *, now: float, url: str) -> str:
     lines += [text for text in (now_and_then(it),) if text]
     if it.acknowledged:
         lines.append(f"acknowledged by {it.acknowledged.by}{_with_note(it.acknowledged.note)}")
-    lines += ["", "Time line"]
+    lines += ["", "Timeline"]
     lines += [
         f"  {numbers.moment(line.at)}  {line.text}{f' ({line.who})' if line.who else ''}" for line in time_line(it)
     ]
@@ -219,8 +219,8 @@ def as_text(it: Open, *, now: float, url: str) -> str:
 
 def _since(it: Open, now: float) -> str:
     if it.began_before:
-        return f"since before {numbers.moment(it.began)} (nsqadmin started)"
-    return f"since {numbers.moment(it.began)} ({numbers.duration(max(0.0, now - it.began))})"
+        return f"open since before {numbers.moment(it.began)} (nsqadmin started)"
+    return f"open since {numbers.moment(it.began)} ({numbers.duration(max(0.0, now - it.began))})"
 
 
 def _in_text(finding: Finding) -> str:

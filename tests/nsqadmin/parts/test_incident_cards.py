@@ -187,7 +187,7 @@ def test_the_text_has_everything_for_a_chat() -> None:
     text = as_text(opened(), now=NOW + 60, url="http://admin/incidents/1")
     assert text.splitlines()[:3] == [
         "PROBLEM: orders/c: No consumer is connected",
-        "since 2023-11-14T22:13:20Z (1m)",
+        "open since 2023-11-14T22:13:20Z (1m)",
         "12,031 waiting (was 1,200)",
     ]
     assert "2023-11-14T22:12:50Z  pause channel orders/c (ana)" in text
