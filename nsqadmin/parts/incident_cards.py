@@ -80,9 +80,7 @@ def card_of(it: Open, links: Links) -> Card:
 
 
 def _reason(it: Open) -> Moment | None:
-    changes = [
-        entry for entry in it.changes if entry.at >= it.began - _EARLIEST and not _is_itself(entry, it.incident)
-    ]
+    changes = [entry for entry in it.changes if entry.at >= it.began - _EARLIEST and not _is_itself(entry, it.incident)]
     changes = [entry for entry in changes if entry.at <= it.began] or changes
     return _change(changes[-1]) if changes else None
 

@@ -182,11 +182,8 @@ def bursts(*, every: int, of: int, minutes: float = 11.0) -> dict[str, list[floa
     return {"depth": depth, "incoming": incoming, "finished": [50.0] * len(depth)}
 
 
-class Sampled:
-    """Returns the given trends, each five seconds apart, and as much of them as was asked for."""
-
-    def __init__(self, **values: Sequence[float]) -> None:
-        self._values = values
+class Sampled(Trends):
+    """Returns as much of the given trends, five seconds apart, as was asked for."""
 
     def recent(self, key: str, metric: Metric, seconds: float) -> Sequence[float]:
         return self._values.get(metric.value, ())[-int(seconds / 5) - 1 :]
@@ -241,7 +238,10 @@ def limited(**fields: Any) -> Channel:
 def test_d6_where_a_limit_holds_up_messages_it_is_named() -> None:
     trends = Trends(finished=[40, 40], incoming=[95, 97])
     finding = only(about(limited(finish_rate=20.0), trends))
-    assert (finding.rule, finding.verdict) == ("D6", "max_in_flight is reached: consumers finish 40/s, 96/s arrive (over 2 min)")
+    assert (finding.rule, finding.verdict) == (
+        "D6",
+        "max_in_flight is reached: consumers finish 40/s, 96/s arrive (over 2 min)",
+    )
     assert "lets 1 message be in flight" in finding.advice
     assert "2.4 times as many" in finding.advice
 
@@ -409,14 +409,20 @@ def test_those_who_requeue_everything_are_failing_and_not_stuck() -> None:
     reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, requeue_rate=9.0, oldest_in_flight=1.0)
     it = channel(channel_node(depth=50, in_flight_count=5, clients=(reader,)), stall=stalled(600.0))
     finding = only(about(it, Trends(requeued=[9, 9], finished=[0, 0])))
-    assert (finding.rule, finding.verdict) == ("D8", "Consumers are failing: 100 % of deliveries are requeued (over 5 min)")
+    assert (finding.rule, finding.verdict) == (
+        "D8",
+        "Consumers are failing: 100 % of deliveries are requeued (over 5 min)",
+    )
 
 
 def test_d8_consumers_are_failing() -> None:
     reader = client(ready_count=10, finish_rate=15.0, requeue_rate=10.0, client_id="bad", hostname="bad")
     it = channel(channel_node(depth=5, in_flight_count=1, clients=(reader,)))
     finding = only(about(it, Trends(requeued=[10, 10], finished=[20, 20], depth=[5, 5])))
-    assert (finding.rule, finding.verdict) == ("D8", "Consumers are failing: 33 % of deliveries are requeued (over 5 min)")
+    assert (finding.rule, finding.verdict) == (
+        "D8",
+        "Consumers are failing: 33 % of deliveries are requeued (over 5 min)",
+    )
     assert said(finding)["worst consumers"] == "bad failing 40 %"
 
 
