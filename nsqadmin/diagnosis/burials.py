@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin import numbers
 from nsqadmin.cluster.model import Channel, Evidence, Finding, Metric, Severity
 from nsqadmin.cluster.policy_counts import LATELY
-from nsqadmin.diagnosis.words import counted, number, rate, say
+from nsqadmin.diagnosis.words import counted, in_minutes, number, rate, say
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.case import Case
@@ -32,9 +32,9 @@ def growing(channel: Channel, case: Case) -> Iterator[Finding]:
     is_large = buried >= _FEW and share > _LARGE
     reasons = _reasons(channel)
     verdict = (
-        f"Messages are buried: {numbers.percent(share)} of those handled lately"
+        f"Messages are buried: {numbers.percent(share)} of those handled in the last {in_minutes(LATELY)}"
         if is_large
-        else f"Messages are buried: {counted(buried, 'message')} in the last minutes"
+        else f"Messages are buried: {counted(buried, 'message')} in the last {in_minutes(LATELY)}"
     )
     yield case.finding(
         "D39",
@@ -42,7 +42,7 @@ def growing(channel: Channel, case: Case) -> Iterator[Finding]:
         verdict + (f", most often “{_short(reasons[0][0])}”" if reasons else ""),
         "They have failed for good. The tab Buried lists them by reason: when the cause is fixed, kick one to test it, "
         "then the others.",
-        number("buried in the last minutes", buried),
+        number(f"buried in the last {in_minutes(LATELY)}", buried),
         number("buried in total", channel.buried_count),
         rate("finished", case.mean(Metric.FINISHED, LATELY)),
         *_told(reasons),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.model import Activity, Finding
+from nsqadmin.diagnosis.incident import CauseKind
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident import Incident
@@ -44,7 +45,9 @@ class Recent:
 
     def before(self, incident: Incident, began: float) -> tuple[Activity, ...]:
         """Return the possible reasons for the incident, oldest first."""
-        channels: Mapping[str, set[str]] = {topic: set() for topic in incident.topics[:_MOST_TOPICS]}
+        # The channels in the incident of a node are those that suffer from it.
+        topics = () if incident.cause.kind is CauseKind.NODE else incident.topics[:_MOST_TOPICS]
+        channels: Mapping[str, set[str]] = {topic: set() for topic in topics}
         for finding in incident.findings:
             if finding.topic in channels:
                 channels[finding.topic].add(finding.channel)

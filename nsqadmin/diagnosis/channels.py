@@ -145,6 +145,8 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
     rows = [row for row in _answering(channel) if not stall.nodes or row.node in stall.nodes]
     on, there = (f" on {len(rows)} of {counted(len(channel.nodes), 'node')}", " there") if stall.nodes else ("", "")
     waiting, in_flight = sum(row.depth for row in rows), sum(row.in_flight_count for row in rows)
+    # Whatever we say is of the nodes that answer, but the depth is, as everywhere, with the last known part of the others.
+    in_all = waiting if stall.nodes else channel.depth
     if stall.timed_out:
         least = _MINUTE / 2  # a proof, so it need not last as long
     else:
@@ -169,11 +171,11 @@ def _stuck(channel: Channel, case: Case) -> Iterator[Finding]:
         "D7",
         Severity.PROBLEM if is_sure else Severity.WARNING,
         f"Consumers are stuck{on}: nothing finished{there} for {'at least ' * stall.is_older}{in_minutes(lasts)}, "
-        + (f"{waiting:,} waiting" if waiting else f"{in_flight:,} in flight"),
+        + (f"{in_all:,} waiting{there}" if in_all else f"{in_flight:,} in flight{there}"),
         f"Find out what the handlers wait for. If the work simply takes long, {remedy}.",
         *([say("stuck on", ", ".join(stall.nodes))] if stall.nodes else []),
         number("timed out meanwhile", stall.timed_out),
-        number("waiting", waiting),
+        _waiting(in_all, last_known=in_all - waiting),
         number("in flight", in_flight),
         number("ready count", channel.ready_count or 0),
         *_worst(channel, case),
@@ -238,12 +240,16 @@ def _busy(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
-    growth = channel.growth  # as if no policy removed messages: losing them is no way to keep up
-    if growth is None or growth <= _STANDSTILL or not _is_saturated(channel):
+    if not _is_saturated(channel):
         return
     if min(case.recent(Metric.DEPTH, _MINUTE), default=channel.depth) <= 0:
         return  # a short burst, so far
-    window = 2 * _MINUTE
+    if _grows_steadily(channel, case):
+        window = 2 * _MINUTE
+    elif _lows_rise(case):
+        window = _LONG
+    else:
+        return
     if case.mean(Metric.FINISHED, window) <= _STANDSTILL:
         window = _LONG  # they take long for each message, and may even hang while something goes on sending TOUCH
         if case.mean(Metric.FINISHED, window) <= _STANDSTILL and not _has_grown(case):
@@ -257,7 +263,7 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
         "D6",
         Severity.PROBLEM,
         f"{'max_in_flight is reached: consumers' if is_limited else 'Consumers are saturated: they'} "
-        f"finish {numbers.rate(finished)}, {numbers.rate(incoming)} arrive",
+        f"finish {numbers.rate(finished)}, {numbers.rate(incoming)} arrive (over {in_minutes(window)}){_falling(channel)}",
         f"The policy file lets {counted(channel.max_in_flight, 'message')} be in flight (max_in_flight), so more consumers don't help: allow about {times} as many, or handle them faster."
         if is_limited
         else f"Consumers need about {times} the capacity: add consumers, or raise max_in_flight where they are idle.",
@@ -270,6 +276,39 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
         window=window,
         is_inferred=True,
     )
+
+
+def _grows_steadily(channel: Channel, case: Case) -> bool:
+    """Return True if the depth has grown in both halves of the last minute: one great burst is only in one of them.
+
+    Consumers that finish a burst before the next one comes keep up, although the mean of a minute or two looks different.
+    """
+    growth = channel.growth  # as if no policy removed messages: losing them is no way to keep up
+    if growth is None or growth <= _STANDSTILL:
+        return False
+    depths = case.recent(Metric.DEPTH, _MINUTE)
+    if channel.rates.removed or len(depths) < _FEW + 1:
+        return True
+    middle = depths[len(depths) // 2]
+    return depths[0] < middle < depths[-1]
+
+
+def _lows_rise(case: Case) -> bool:
+    """Return True if the lowest depth of the last five minutes is higher than that of the five before.
+
+    Where messages come in bursts, the lowest depth is what the consumers haven't finished when the next burst arrives.
+    """
+    depths = case.recent(Metric.DEPTH, _LONG)
+    if len(depths) * case.snapshot.interval < 0.9 * _LONG:
+        return False
+    half = len(depths) // 2
+    return min(depths[half:]) - min(depths[:half]) > _STANDSTILL * _LONG / 2
+
+
+def _falling(channel: Channel) -> str:
+    """Say that the depth falls at the moment, as it does between two bursts."""
+    rate = channel.net_rate
+    return f"; now falling {numbers.rate(-rate)}" if rate is not None and rate < -_STANDSTILL else ""
 
 
 def _has_grown(case: Case) -> bool:
@@ -320,7 +359,7 @@ def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D8",
         Severity.PROBLEM,
-        f"Consumers are failing: {numbers.percent(share)} of deliveries are requeued",
+        f"Consumers are failing: {numbers.percent(share)} of deliveries are requeued (over {in_minutes(_RECENT)})",
         "Look at the consumers' logs, and at the messages that are requeued.",
         rate("requeued", case.mean(Metric.REQUEUED, _RECENT)),
         rate("finished", case.mean(Metric.FINISHED, _RECENT)),
@@ -507,6 +546,10 @@ def _lag(channel: Channel) -> list[Evidence]:
     if channel.oldest_age is None:
         return []
     return [age("oldest message", channel.oldest_age, at_least=channel.oldest_is_older)]
+
+
+def _waiting(depth: int, *, last_known: int) -> Evidence:
+    return say("waiting", f"{depth:,}{f', of them last known {last_known:,}' if last_known else ''}")
 
 
 def _answering(channel: Channel) -> list[ChannelNode]:

@@ -67,7 +67,7 @@ def incident_of(cause: Cause, findings: Sequence[Finding], index: Index) -> Inci
         cause=cause,
         severity=severity,
         subject=subject_of(cause, ordered),
-        verdict=verdict_of(cause, ordered, numbers),
+        verdict=verdict_of(cause, ordered, numbers, index),
         findings=tuple(ordered),
         numbers=numbers,
         weight=together(finding.weight for finding in findings),

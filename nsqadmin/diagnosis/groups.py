@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.cluster.message_groups import MANY
 from nsqadmin.cluster.model import Channel, ChannelNode, Evidence, Finding, Severity
 from nsqadmin.cluster.policy_counts import LATELY
-from nsqadmin.diagnosis.words import age, counted, number, say
+from nsqadmin.diagnosis.words import age, counted, in_minutes, number, say
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.case import Case
@@ -99,7 +99,7 @@ def ignored_headers(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D37",
         Severity.WARNING,
-        f"{counted(ignored, 'message').capitalize()} of the last minutes had a wrong nsq-group",
+        f"{counted(ignored, 'message').capitalize()} of the last {in_minutes(LATELY)} had a wrong nsq-group",
         "The header is empty, longer than 128 bytes or not UTF-8, so these messages count as without a group: they have "
         "no order and no limit. Find out which publisher sends them.",
         number("wrong headers", ignored),

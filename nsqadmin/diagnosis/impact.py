@@ -2,9 +2,11 @@
 
     impact = effect x severity x (1 + messages) x (1 + messages a second)
 
-It is a logarithm, in bits, so that one step is a doubling: the effect counts eight doublings a rank, and a problem six
-more than a warning. So 60,000 messages that are stuck come before 50 without a consumer, whatever their severities, but
-a channel that loses a hundred a second comes before both.
+It is a logarithm, in bits, so that one step is a doubling, and the effect counts eight doublings a rank. So 60,000
+messages that are stuck come before 50 without a consumer, but a channel that loses a hundred a second comes before both.
+
+The severity counts more than everything else together: a list that says "the worst first" and has a yellow card above a
+red one is read as unsorted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from nsqadmin.diagnosis.rules import Effect
 
 _OF_EFFECT: Final = 8.0  # bits for each rank
-_OF_SEVERITY: Final = {Severity.PROBLEM: 6.0, Severity.WARNING: 0.0, Severity.INFO: -64.0}  # remarks come last
+_OF_SEVERITY: Final = {Severity.PROBLEM: 128.0, Severity.WARNING: 0.0, Severity.INFO: -128.0}  # more than all the rest
 
 
 def impact(effect: Effect, severity: Severity, *, messages: float = 0.0, speed: float = 0.0) -> float:

@@ -41,6 +41,7 @@ class Numbers:
     """The sums over everything that an incident is about."""
 
     waiting: int = 0
+    last_known: int = 0  # the part of these on nodes that are silent now
     incoming: float | None = None  # messages a second that arrive in its channels; None: unknown
     channels: int = 0
     findings: int = 0
@@ -82,6 +83,21 @@ class Incident:
     def is_ending(self) -> bool:
         """True if nothing of it is found any more, and it closes soon unless that changes."""
         return all(finding.is_held for finding in self.findings)
+
+    @property
+    def is_stale(self) -> bool:
+        """True if nothing of it is found now: it is as it was at `seen`."""
+        return all(finding.is_held or finding.is_frozen for finding in self.findings)
+
+    @property
+    def is_frozen(self) -> bool:
+        """True if it is stale, and a silent node is a reason for that."""
+        return self.is_stale and any(finding.is_frozen for finding in self.findings)
+
+    @property
+    def seen(self) -> float:
+        """When something of it was last found; 0: now."""
+        return max(finding.seen for finding in self.findings) if self.is_stale else 0.0
 
     @property
     def returns(self) -> int:

@@ -393,10 +393,10 @@ class Book:
         if incident.cause.kind is CauseKind.SINGLE:
             changes = tuple(entry for entry in it.changes if entry.is_for(user.sees))
             return replace(it, incident=replace(incident, findings=tuple(seen)), changes=changes)
-        if len(seen) == len(incident.findings):
+        if len(seen) == len(incident.findings) and incident.cause.kind is not CauseKind.NODE:
             part = replace(incident, findings=tuple(seen))
         else:
-            part = incident_of(incident.cause, seen, Index(self._snapshot, seen))
+            part = incident_of(incident.cause, seen, Index(self._snapshot, seen, user.sees))
         marks = self._marks_on(part, is_whole=False)
         return Open(
             incident=part,

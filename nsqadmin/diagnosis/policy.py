@@ -14,7 +14,7 @@ from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.flow import is_loss, is_removal
 from nsqadmin.cluster.model import Channel, ChannelNode, Counts, Evidence, Finding, Node, Severity, Snapshot, Topic
 from nsqadmin.cluster.policy_counts import LATELY
-from nsqadmin.diagnosis.words import counted, number, say
+from nsqadmin.diagnosis.words import counted, in_minutes, number, say
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.case import Case
@@ -98,7 +98,7 @@ def dropping(it: Topic | Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D22",
         Severity.PROBLEM,
-        f"Messages are lost: {counted(_sum(dropped), 'message')} dropped in the last minutes",
+        f"Messages are lost: {counted(_sum(dropped), 'message')} dropped in the last {in_minutes(LATELY)}",
         " ".join(advice),
         *_evidence(dropped),
         number("waiting", it.depth),
@@ -113,7 +113,7 @@ def expiring(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D23",
         Severity.PROBLEM if any(is_loss(cause) for cause, _ in expired) else Severity.WARNING,
-        f"Messages expire: {counted(_sum(expired), 'message')} waited for too long in the last minutes",
+        f"Messages expire: {counted(_sum(expired), 'message')} waited for too long in the last {in_minutes(LATELY)}",
         "They waited for longer than the ttl of the policy file, and are not delivered any more. Add consumers, or "
         "lengthen the ttl.",
         *_evidence(expired),

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin.diagnosis.incident import Cause, CauseKind, Numbers
 from nsqadmin.diagnosis.words import counted
+from nsqadmin.numbers import percent
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Finding
+    from nsqadmin.diagnosis.finding_index import Index
 
 # The words for a rule's result, for one channel or topic, and for several.
 _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
@@ -46,6 +48,8 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def subject_of(cause: Cause, findings: Sequence[Finding]) -> str:
+    if cause.kind is CauseKind.CONSUMER and len(names := _names_of(findings)) == 1:
+        return names[0]  # a version such as ledger/2.0 looks like a channel
     if cause.kind is CauseKind.PATTERN and not findings[0].topic:
         return ""  # nodes: the verdict names them
     return cause.name
@@ -54,23 +58,44 @@ def subject_of(cause: Cause, findings: Sequence[Finding]) -> str:
 _HANDLERS: Final[Mapping[str, str]] = {
     "D5": "ask for nothing (RDY 0)",
     "D7": "are stuck",
-    "D8": "requeue",
+    "D8": "requeue many messages",
     "D9": "are slow",
-    "D18": "requeue",
+    "D18": "requeue many messages",
 }
 
 
-def verdict_of(cause: Cause, findings: Sequence[Finding], numbers: Numbers) -> str:
+_FAILING: Final = frozenset(("D8", "D18"))
+
+
+def verdict_of(cause: Cause, findings: Sequence[Finding], numbers: Numbers, index: Index) -> str:
     match cause.kind:
         case CauseKind.NODE:
             return _of_node(cause.name, findings, numbers)
         case CauseKind.CONSUMER:
-            faults = sorted({_HANDLERS[finding.rule] for finding in findings})
-            return f"its consumers {' and '.join(faults)}, on {_channels(findings)}"
+            return _of_consumers(cause.name, findings, index)
         case CauseKind.PATTERN:
             return _of_nodes(findings) if not findings[0].topic else _of_names(findings)
         case CauseKind.SINGLE:
             return f"{findings[0].verdict}{_further(len(findings) - 1)}"
+
+
+def _of_consumers(name: str, findings: Sequence[Finding], index: Index) -> str:
+    """Say what consumers with a version, or on hosts with a pattern, do. The share is of the last minute."""
+    channels = [it for finding in findings if (it := index.channel(finding)) is not None]
+    clients = {id(it): it for channel in channels for row in channel.nodes for it in row.clients or ()}.values()
+    of_version = [it for it in clients if it.user_agent == name]
+    is_alone = len(_names_of(findings)) == 1
+    if of_version:
+        who = f"version {name}" if is_alone else "this version"
+    else:
+        who = name if is_alone else "these hosts"
+    faults = sorted({_HANDLERS[finding.rule] for finding in findings})
+    requeued = sum(it.requeue_rate or 0.0 for it in of_version)
+    if requeued and {finding.rule for finding in findings} <= _FAILING:
+        share = requeued / (requeued + sum(it.finish_rate or 0.0 for it in of_version))
+        faults = [f"requeue {percent(share)} of their messages"]
+    where = "" if is_alone else f", on {counted(len(_names_of(findings)), 'channel')}"
+    return f"consumers {'with' if of_version else 'on'} {who} {' and '.join(faults)}{where}"
 
 
 def without_node(verdict: str, node: str, by: str = "") -> str:
@@ -122,6 +147,5 @@ def _what(finding: Finding) -> str:
     return "channel" if finding.channel else "topic"
 
 
-def _channels(findings: Sequence[Finding]) -> str:
-    names = list(dict.fromkeys(f"{finding.topic}/{finding.channel}" for finding in findings))
-    return names[0] if len(names) == 1 else counted(len(names), "channel")
+def _names_of(findings: Sequence[Finding]) -> list[str]:
+    return list(dict.fromkeys(f"{finding.topic}/{finding.channel}" for finding in findings))

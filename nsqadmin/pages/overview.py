@@ -124,6 +124,7 @@ class Overview:
     calm: str  # instead of cards, if there are none
     calm_kind: str
     slowest: Channel | None
+    buried_last_known: int  # on silent nodes
     known: str  # the part that the lists don't have; empty: they have all
     tops: tuple[Top, ...]
 
@@ -144,9 +145,20 @@ def overview(snapshot: Snapshot, incidents: tuple[Open, ...], links: Links) -> O
         calm=unknown or ("Nothing else needs attention." if shown.muted else "All channels keep up."),
         calm_kind="warning" if unknown else "ok",
         slowest=max(draining, key=lambda channel: channel.drain_time or 0.0, default=None),
+        buried_last_known=sum(
+            row.buried_count
+            for channel in _channels(snapshot)
+            if channel.silent
+            for row in channel.nodes
+            if row.node in channel.silent
+        ),
         known=unknown if snapshot.index else "",
         tops=_tops(snapshot, channels),
     )
+
+
+def _channels(snapshot: Snapshot) -> Iterable[Channel]:
+    return (channel for topic in snapshot.topics for channel in topic.channels)
 
 
 def _kind(snapshot: Snapshot, attention: Iterable[Open]) -> str:
@@ -183,7 +195,7 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel]) -> tuple[Top, ...]:
             )
             for value, channel in ranked[:TOP]
         )
-        return Top(title, label, word, sort, rows, unless_unknown(snapshot, nothing))
+        return Top(title, label, word, sort, rows, _none_known(snapshot) or nothing)
 
     return (
         top(
@@ -210,6 +222,14 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel]) -> tuple[Top, ...]:
             of=_of_deliveries,
         ),
     )
+
+
+def _none_known(snapshot: Snapshot) -> str:
+    """Say that an empty list is only known to be empty for the nodes that answer; "" if all do."""
+    unknown = unknown_part(snapshot)
+    if not unknown or not any(it.is_reachable for it in snapshot.nodes):
+        return unknown
+    return f"None on the nodes that answer. {unknown}"
 
 
 def _growth(channel: Channel) -> float | None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_CARDS: Final = 8  # on the overview
 _MOST_NAMES: Final = 3  # members to name on a card
 _MOST_IN_TEXT: Final = 20  # findings in the plain text
+_JUST_BEFORE: Final = 60.0  # seconds
+_EARLIEST: Final = 300.0  # seconds; what is older is only on the timeline
 _LOST: Final = frozenset(("node_down", "node_gone", "lookupd_down"))
 
 
@@ -49,6 +51,8 @@ class Card:
     names: tuple[tuple[str, str], ...]  # the first of its members, with their links
     others: int  # number of further members
     reason: Moment | None  # the last change before it began, otherwise the last one soon after
+    when: str  # "just before", "last event before", or "at about that time"
+    earlier: str  # how much earlier, if it isn't just before
     primary: Primary
 
 
@@ -60,21 +64,32 @@ def card_of(it: Open, links: Links) -> Card:
     members = _members(it, links)
     is_many = it.incident.cause.kind in (CauseKind.PATTERN, CauseKind.CONSUMER)
     shown = tuple(members.items())[:_MOST_NAMES] if is_many else ()
+    reason = _reason(it)
+    when, earlier = _when(it.began - reason.at) if reason is not None else ("", "")
     return Card(
         open=it,
         href=links.incident(it.key),
         now_and_then=now_and_then(it),
         names=shown,
         others=len(members) - len(shown) if is_many else 0,
-        reason=_reason(it),
+        reason=reason,
+        when=when,
+        earlier=earlier,
         primary=primary(it, links),
     )
 
 
 def _reason(it: Open) -> Moment | None:
-    changes = [entry for entry in it.changes if not _is_itself(entry, it.incident)]
+    changes = [entry for entry in it.changes if entry.at >= it.began - _EARLIEST and not _is_itself(entry, it.incident)]
     changes = [entry for entry in changes if entry.at <= it.began] or changes
     return _change(changes[-1]) if changes else None
+
+
+def _when(seconds: float) -> tuple[str, str]:
+    """Say when something was that many seconds before the beginning. Only what is close is "just before"."""
+    if seconds < 0:
+        return "at about that time", ""
+    return ("just before", "") if seconds <= _JUST_BEFORE else ("last event before", numbers.duration(seconds))
 
 
 def _is_itself(entry: Activity, incident: Incident) -> bool:
@@ -90,7 +105,7 @@ def primary(it: Open, links: Links) -> Primary:
             is_nsqd = not first.verdict.startswith("nsqlookupd")
             return Primary("Show the node", links.node(incident.subject) if is_nsqd else links.to("/lookup"))
         case CauseKind.CONSUMER:
-            return Primary("Show its consumers", links.to("/consumers", filter=incident.subject.replace("*", " ")))
+            return Primary("Show its consumers", links.to("/consumers", filter=incident.cause.name.replace("*", " ")))
         case CauseKind.PATTERN:
             return Primary(f"Show all {numbers.exact(len(_members(it, links)))}", links.incident(it.key))
         case CauseKind.SINGLE:
@@ -107,14 +122,16 @@ def _of_one(finding: Finding, links: Links) -> Primary:
 
 
 def now_and_then(it: Open) -> str:
-    """Write how many messages wait now, and how many did when it began if that differs."""
+    """Write how many messages wait now, how many did when it began if that differs, and how many of them are only last known."""
     now, then = it.incident.numbers, it.then
     if not now.waiting and (then is None or not then.waiting):
         return ""
     text = f"{numbers.exact(now.waiting)} waiting"
     if then is not None and then.waiting != now.waiting:
         text += f" (was {numbers.exact(then.waiting)})"
-    return text
+    if not now.last_known:
+        return text
+    return f"{text}, {f'{numbers.exact(now.last_known)} of them ' if now.last_known < now.waiting else ''}last known"
 
 
 def time_line(it: Open) -> tuple[Moment, ...]:
@@ -200,8 +217,8 @@ def as_text(it: Open, *, now: float, url: str) -> str:
 
 def _since(it: Open, now: float) -> str:
     if it.began_before:
-        return f"since before {numbers.moment(it.began)} (nsqadmin started)"
-    return f"since {numbers.moment(it.began)} ({numbers.duration(max(0.0, now - it.began))})"
+        return f"open since before {numbers.moment(it.began)} (nsqadmin started)"
+    return f"open since {numbers.moment(it.began)} ({numbers.duration(max(0.0, now - it.began))})"
 
 
 def _in_text(finding: Finding) -> str:

@@ -97,6 +97,14 @@ def test_an_incident_is_acknowledged_with_the_keyboard(page: Browser, admin: Nsq
     page.wait_for_text("looking at it", ".incident.known")  # after all open ones
 
 
+def enabled(page: Browser) -> list[str]:
+    """Return the marks that can be put on the selected incidents, or taken back."""
+    found: list[str] = page.run(
+        "return [...document.querySelectorAll('[data-picked] [name=do]:enabled')].map((it) => it.textContent.trim())"
+    )
+    return found
+
+
 def test_several_incidents_are_muted_and_unmuted(page: Browser) -> None:
     page.open("/incidents")
     page.press("j", "x")
@@ -108,6 +116,7 @@ def test_several_incidents_are_muted_and_unmuted(page: Browser) -> None:
     page.click_text("Clear", "[data-picked] button")
     for subject in ("archive", "clicks"):
         page.click(f"[name=pick][aria-label^='Select {subject}']")
+    assert enabled(page) == ["Acknowledge…", "Mute…"]  # there is nothing to take back
     page.click_text("Mute…", "[data-picked] button")
     page.wait_for_text("Mute 2 incidents", "#dialog h1")
     page.fill("#dialog #note", "a drill")
@@ -116,6 +125,7 @@ def test_several_incidents_are_muted_and_unmuted(page: Browser) -> None:
     page.wait_for_text("2 incidents muted until", "#dialog [data-receipt=ok]")
     page.click_text("Close", "#dialog a")
     page.wait_for_text("2 muted", "main")
+    assert enabled(page) == ["Acknowledge…", "Unmute…"]
     page.click_text("Unmute…", "[data-picked] button")  # they are still selected
     page.click_text("Unmute", "#dialog button.primary")
     page.wait_for_text("2 incidents no longer muted", "#dialog [data-receipt=ok]")

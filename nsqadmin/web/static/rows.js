@@ -49,8 +49,10 @@
     }
     for (const button of $$("[data-needs-pick]", bar)) {
       if ("forbidden" in button.dataset) continue;
-      button.disabled = !picked;
-      button.title = picked ? "" : `Select ${what} first`;
+      const fits = button.dataset.fits ?? "", mark = fits.replace("!", "");
+      const isIdle = mark && boxes.every((box) => !box.checked || (box.dataset.marks ?? "").split(" ").includes(mark) === fits.startsWith("!"));
+      button.disabled = !picked || isIdle;
+      button.title = !picked ? `Select ${what} first` : !isIdle ? button.dataset.hint ?? "" : fits === mark ? `None of them is ${mark}` : `All of them are ${mark} already`;
     }
     const header = $("header.top");
     form.style.setProperty("--under", getComputedStyle(header).position === "sticky" ? `${header.offsetHeight}px` : "0px");

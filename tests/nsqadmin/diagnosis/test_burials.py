@@ -19,7 +19,7 @@ def burying(recent: int, finished: float = 0.0, *, in_all: int = 198, **fields: 
 def test_d39_messages_are_being_buried() -> None:
     finding = burying(12, finished=100.0)
     assert (finding.rule, finding.severity) == ("D39", Severity.WARNING)
-    assert finding.verdict == "Messages are buried: 12 messages in the last minutes"
+    assert finding.verdict == "Messages are buried: 12 messages in the last 5 min"
     assert said(finding)["buried in total"] == "198"
 
 
@@ -28,7 +28,10 @@ def test_d39_is_a_problem_where_a_large_share_is_buried() -> None:
     reasons = BuriedReason(pattern="no such customer: *", count=150), BuriedReason(pattern="no address", count=48)
     finding = burying(450, finished=1.0, buried_reasons=reasons)
     assert (finding.rule, finding.severity) == ("D39", Severity.PROBLEM)
-    assert finding.verdict == "Messages are buried: 60 % of those handled lately, most often “no such customer: *”"
+    assert (
+        finding.verdict
+        == "Messages are buried: 60 % of those handled in the last 5 min, most often “no such customer: *”"
+    )
     assert said(finding)["reasons"] == "no such customer: *: 150; no address: 48"
 
 

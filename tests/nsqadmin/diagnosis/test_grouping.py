@@ -140,9 +140,21 @@ def test_channels_that_only_lack_a_silent_node_are_part_of_its_incident() -> Non
     )
     picture = snapshot(topic(*parts), nodes=(node(health=Health.DOWN, depth=900),), findings=findings)
     down, frozen = group(picture)
-    assert (down.subject, down.numbers.channels, down.numbers.waiting) == ("n1:4151", 3, 900)
-    assert down.verdict.endswith("this affects 3 channels")
+    assert (down.subject, down.numbers.channels, down.numbers.waiting) == ("n1:4151", 4, 900)
+    assert down.verdict.endswith("this affects 4 channels")
     assert [it.rule for it in frozen.findings] == ["D3"]
+
+
+def test_numbers_tell_which_part_is_last_known() -> None:
+    rows = channel_node("n1:4151", depth=4), channel_node("n2:4151", depth=3)
+    it = topic(channel(*rows, silent=("n2:4151",)))
+    nodes = node(), node("n2:4151", health=Health.DOWN, depth=5, answered_at=1.0)
+    lost = finding("D16", node="n2:4151", facet="reach")
+    stuck, down = group(snapshot(it, nodes=nodes, findings=(finding("D7", topic="t", channel="c"), lost)))
+    if stuck.subject != "t/c":
+        stuck, down = down, stuck
+    assert (stuck.numbers.waiting, stuck.numbers.last_known) == (7, 3)
+    assert (down.numbers.waiting, down.numbers.last_known) == (5, 5)
 
 
 def test_the_same_verdict_about_many_nodes_is_one_incident() -> None:
@@ -184,13 +196,27 @@ def test_a_release_whose_clients_hang_is_the_cause() -> None:
     picture = hanging(mailing("mail", (new, 0.0), (old, 5.0)), mailing("news", (new, 0.0), (old, 5.0)))
     incident = only(picture)
     assert (incident.cause.kind, incident.subject, len(incident.findings)) == (CauseKind.CONSUMER, new, 2)
-    assert incident.verdict == "its consumers are stuck, on 2 channels"
+    assert incident.verdict == "consumers with this version are stuck, on 2 channels"
     assert incident.is_inferred
 
 
 def test_one_canary_among_healthy_ones_is_enough() -> None:
     picture = hanging(mailing("mail", ("mailer/2.0", 0.0), ("mailer/1.9", 5.0)))
-    assert only(picture).subject == "mailer/2.0"
+    assert only(picture).title == "mail/send: consumers with version mailer/2.0 are stuck"
+
+
+def test_a_channel_whose_consumers_fail_is_not_hidden_behind_the_name_of_their_version() -> None:
+    """Seen: "ledger/2.0: its consumers requeue, on payments/ledger", which looks like a topic called ledger."""
+    rates = ("ledger/2.0", 6.1, 3.9), ("ledger/1.4", 0.0, 5.0)
+    clients = tuple(
+        client(user_agent=agent, hostname="h", ready_count=5, in_flight_count=2, requeue_rate=back, finish_rate=done)
+        for agent, back, done in rates
+    )
+    it = channel(channel_node(clients=clients), topic="payments", name="ledger")
+    found = finding("D8", topic="payments", channel="ledger")
+    incident = only(snapshot(topic(it, name="payments"), findings=(found,)))
+    assert incident.title == "payments/ledger: consumers with version ledger/2.0 requeue 61 % of their messages"
+    assert incident.cause.name == "ledger/2.0"
 
 
 def test_a_library_that_everybody_uses_is_no_cause() -> None:
@@ -227,7 +253,7 @@ def test_hosts_with_one_pattern_are_a_cause_if_the_program_is_none() -> None:
         )
         for number, (host, rate) in enumerate(rates)
     ]
-    assert only(hanging(*shown)).subject == "mail-*"
+    assert only(hanging(*shown)).title == "mail-*: consumers on these hosts are stuck, on 2 channels"
 
 
 # Keys and costs

@@ -85,5 +85,5 @@ def test_d37_headers_that_are_no_groups() -> None:
     it = channel(channel_node(depth=0, clients=BUSY), policy_recent=(("nsq-group ignored", 1204), ("buried", 1)))
     (finding,) = [it for it in found(snapshot(topic(it))) if it.rule == "D37"]
     assert finding.severity is Severity.WARNING
-    assert finding.verdict == "1,204 messages of the last minutes had a wrong nsq-group"
+    assert finding.verdict == "1,204 messages of the last 5 min had a wrong nsq-group"
     assert said(finding) == {"wrong headers": "1,204"}

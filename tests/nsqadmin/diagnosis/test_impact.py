@@ -1,4 +1,4 @@
-"""The impact orders what is wrong: lost before stuck before growing before waiting, times size and speed."""
+"""The impact orders what is wrong: problems first, then lost before stuck before growing before waiting, times size and speed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ WORST_FIRST = [
     ("a node with 75 channels is down", Effect.AWAY, PROBLEM, 10_000, 0),
     ("a million wait and grow by 500 a second", Effect.GROWING, PROBLEM, 1_000_000, 500),
     ("59,157 are stuck and grow by 20 a second", Effect.STUCK, PROBLEM, 59_157, 20),
-    ("the same, as a warning", Effect.STUCK, WARNING, 59_157, 20),
     ("3 messages were lost", Effect.LOST, PROBLEM, 3, 0.01),
     ("50 wait without a consumer", Effect.STUCK, PROBLEM, 50, 0),
     ("50 wait and grow by 2 a second", Effect.GROWING, PROBLEM, 50, 2),
     ("50 wait where consumers fail", Effect.WAITING, PROBLEM, 50, 0),
+    ("an empty channel where consumers fail", Effect.WAITING, PROBLEM, 0, 0),
+    ("a million expire, and are buried, at 5,000 a second", Effect.LOST, WARNING, 1_000_000, 5_000),
+    ("59,157 seem to be stuck and grow by 20 a second", Effect.STUCK, WARNING, 59_157, 20),
     ("50 wait in a paused channel", Effect.WAITING, WARNING, 50, 0),
     ("an empty channel is paused", Effect.WAITING, WARNING, 0, 0),
     ("a clock is wrong", Effect.NONE, WARNING, 0, 0),

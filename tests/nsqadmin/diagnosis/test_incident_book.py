@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsqadmin.access import Identity
 from nsqadmin.cluster.model import Activity, Finding, Health, Severity, Snapshot, Topic
+from nsqadmin.diagnosis.impact import impact
 from nsqadmin.diagnosis.incident import ChangeKind, Counts, Mark, Open
 from nsqadmin.diagnosis.incident_book import BLIP, MOST, Book, in_view
 from nsqadmin.diagnosis.marks import muted_until
+from nsqadmin.diagnosis.rules import Effect
 from nsqadmin.webhook.ledger import Ledger
 from tests.support.outage import TENANTS, outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic, viewer
@@ -123,6 +126,22 @@ def test_what_changed_just_before_is_what_concerns_it() -> None:
     )
     shown = kept_for_long(started(*activity), picture())
     assert [it.what for it in shown.changes] == ["node_down", "pause_channel"]
+
+
+def test_what_happens_to_channels_is_no_reason_for_the_death_of_a_node() -> None:
+    """Seen: "just before: channel orders/billing has consumers now", for a node that hung 8 minutes later."""
+    activity = (
+        entry("consumers_back", 90, topic="orders", channel="c"),
+        entry("node_down", 80, nodes=("n2:4151",)),
+    )
+    book = started(*activity)
+    lacks = Finding(rule="D17", severity=Severity.INFO, verdict="v", advice="a", topic="orders", channel="c")
+    shown = node_picture(105, replace(DEATH, since=NOW + 100), is_down=True)
+    silent = channel(channel_node(depth=3), topic="orders", silent=("n1:4151",))
+    book.observe(replace(shown, topics=(topic(silent, name="orders"),), findings=(*shown.findings, lacks)))
+    (death,) = [it for it in book.open() if it.incident.subject == "n1:4151"]
+    assert "orders" in death.incident.topics
+    assert [it.what for it in death.changes] == ["node_down"]
 
 
 def test_what_a_sweep_sees_later_still_counts() -> None:
@@ -502,19 +521,22 @@ def test_what_a_rule_finds_only_after_minutes_may_have_been_there_before() -> No
 # Order
 
 
-def test_a_great_backlog_that_is_only_a_warning_comes_before_a_small_problem() -> None:
-    small, great = picture(50, weight=35.7), picture(59_157, name="ship", severity=Severity.WARNING, weight=44.2)
-    remark = picture(10**6, name="later", severity=Severity.INFO, weight=-30.0)
+def test_problems_come_before_warnings_however_much_waits_there() -> None:
+    """Seen: a paused channel, yellow, above a red one whose consumers fail, in a list that says "the worst first"."""
+    failing = picture(0, weight=impact(Effect.WAITING, Severity.PROBLEM))
+    paused_weight = impact(Effect.WAITING, Severity.WARNING, messages=59_157, speed=20.0)
+    paused = picture(59_157, name="ship", severity=Severity.WARNING, weight=paused_weight)
+    remark = picture(10**6, name="later", severity=Severity.INFO, weight=impact(Effect.WAITING, Severity.INFO))
     shown = snapshot(
-        *(it.topics[0] for it in (small, great, remark)),
-        findings=(*small.findings, *great.findings, *remark.findings),
+        *(it.topics[0] for it in (paused, failing, remark)),
+        findings=(*paused.findings, *failing.findings, *remark.findings),
         taken_at=NOW,
     )
     book = started()
     book.observe(shown)
-    assert [it.incident.subject for it in book.open()] == ["ship/c", "orders/c", "later/c"]
-    book.acknowledge(book.open()[0].key, ANA)
     assert [it.incident.subject for it in book.open()] == ["orders/c", "ship/c", "later/c"]
+    book.acknowledge(book.open()[0].key, ANA)
+    assert [it.incident.subject for it in book.open()] == ["ship/c", "orders/c", "later/c"]
 
 
 # Viewers
@@ -530,6 +552,26 @@ def test_hidden_topics_are_in_no_incident() -> None:
     (whole,) = [it for it in book.open() if it.key == pattern.key]
     assert (whole.incident.numbers.channels, len(whole.changes)) == (TENANTS, 1)
     assert book.seen_by(viewer("*")) is book.open()
+
+
+def test_a_silent_node_affects_all_of_its_channels_and_a_user_hears_of_their_own() -> None:
+    """Seen: "this affects 2 channels", because there were other findings about the node's other nine."""
+    frozen = Finding(rule="D8", severity=Severity.PROBLEM, verdict="v", advice="a", topic="t1", channel="c", since=NOW)
+    topics = [
+        topic(channel(channel_node(depth=1), topic=name, silent=("n1:4151",)), name=name) for name in ("t1", "t2", "t3")
+    ]
+    elsewhere = topic(channel(channel_node("n2:4151"), topic="t4"), name="t4")
+    lacks = Finding(rule="D17", severity=Severity.INFO, verdict="v", advice="a", topic="t2", channel="c")
+    book = started()
+    shown = node_picture(105, DEATH, lacks, frozen, is_down=True)
+    book.observe(replace(shown, topics=(*topics, elsewhere), _by_name={it.name: it for it in (*topics, elsewhere)}))
+
+    def verdict_for(user: Identity) -> str:
+        return next(it.incident.verdict for it in book.seen_by(user) if it.incident.subject == "n1:4151")
+
+    assert verdict_for(viewer("*")).endswith("; this affects 3 channels")
+    assert verdict_for(viewer("t1", "t2")).endswith("; this affects 2 channels")
+    assert "affects" not in verdict_for(viewer("t4"))
 
 
 def test_hidden_members_change_nothing_of_what_a_user_sees() -> None:

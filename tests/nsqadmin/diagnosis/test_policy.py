@@ -68,7 +68,7 @@ def test_d22_messages_are_dropped() -> None:
     recent = (("not on disk, dropped", 1), ("overflow, dropped", 4000))
     finding = only(about(channel(channel_node(clients=(client(ready_count=5),)), policy_recent=recent)))
     assert (finding.rule, finding.severity) == ("D22", Severity.PROBLEM)
-    assert finding.verdict == "Messages are lost: 4,001 messages dropped in the last minutes"
+    assert finding.verdict == "Messages are lost: 4,001 messages dropped in the last 5 min"
     assert said(finding) == {"not on disk, dropped": "1", "overflow, dropped": "4,000", "waiting": "0"}
     (of_the_topic,) = of_topic(policy_recent=recent)
     assert (of_the_topic.rule, of_the_topic.channel) == ("D22", "")
@@ -95,7 +95,7 @@ def test_d22_advises_by_the_cause_of_the_drop() -> None:
 def test_d23_messages_expire_and_those_that_are_lost_are_a_problem(cause: str, severity: Severity) -> None:
     finding = only(about(channel(channel_node(clients=(client(ready_count=5),)), policy_recent=((cause, 1),))))
     assert (finding.rule, finding.severity) == ("D23", severity)
-    assert finding.verdict == "Messages expire: 1 message waited for too long in the last minutes"
+    assert finding.verdict == "Messages expire: 1 message waited for too long in the last 5 min"
     assert said(finding)[cause] == "1"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from nsqadmin.parts.incident_cards import (
     time_line,
 )
 from nsqadmin.parts.links import Links
+from nsqadmin.parts.rendering import Static, environment
 from tests.support.outage import outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
 
@@ -67,6 +69,18 @@ def test_a_card_has_the_numbers_then_and_now() -> None:
     assert now_and_then(opened(depth=0, then=0)) == ""
 
 
+def test_a_card_tells_how_much_of_what_waits_is_last_known() -> None:
+    """Seen: a title with 2,277 waiting, which was the known part, above a line with 3,416."""
+    it = opened(depth=3416, then=474)
+
+    def written(last_known: int) -> str:
+        known = replace(it.incident.numbers, last_known=last_known)
+        return now_and_then(replace(it, incident=replace(it.incident, numbers=known)))
+
+    assert written(1139) == "3,416 waiting (was 474), 1,139 of them last known"
+    assert written(3416) == "3,416 waiting (was 474), last known"
+
+
 def test_a_card_has_the_last_change_and_where_to_go_on() -> None:
     card = card_of(opened(), LINKS)
     assert card.reason is not None
@@ -99,6 +113,37 @@ def test_the_reason_is_the_last_change_before_the_beginning() -> None:
         card_of(it, LINKS).reason,
         Moment(at=later.at, text="later", who="ana"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "when", "ago"),
+    [(60, "just before", ""), (61, "last event before", "1m 1s"), (300, "last event before", "5m"), (301, "", "")],
+)
+def test_an_earlier_event_is_not_just_before(earlier: int, when: str, ago: str) -> None:
+    """Seen: "just before", for something that had nothing to do with it 8.5 minutes earlier."""
+    it = opened()
+    (change,) = it.changes
+    card = card_of(replace(it, changes=(replace(change, at=it.began - earlier),)), LINKS)
+    assert (card.when, card.earlier, card.reason is None) == (when, ago, not when)
+
+
+@pytest.mark.parametrize(
+    ("fields", "chips"),
+    [
+        ({"is_inferred": True}, ["likely cause"]),
+        ({"is_held": True, "seen": NOW - 20}, []),  # so rare messages don't make it blink
+        ({"is_held": True, "seen": NOW - 40}, ["not found since 22:12:40 UTC"]),
+        ({"is_frozen": True, "seen": NOW - 5}, ["last known 22:13:15 UTC"]),
+    ],
+)
+def test_chips_say_what_is_uncertain(fields: dict[str, object], chips: list[str]) -> None:
+    """Seen: "likely" (what?), and "ending" on a card whose number went up."""
+    made = environment(LINKS, Static()).get_template("parts/incident_cards.html").make_module({"now": NOW}).marks  # type: ignore[attr-defined]
+    it = opened()
+    found = replace(it.incident.findings[0], **fields)  # type: ignore[arg-type]
+    incident = replace(it.incident, findings=(found,), is_inferred=found.is_inferred)
+    written = str(made(replace(it, incident=incident, is_growing=False)))
+    assert [re.sub("<.*?>", "", text) for text in re.findall(r'<span class="chip".*?>(.*?)</span>', written)] == chips
 
 
 def test_the_loss_of_a_node_is_no_reason_for_itself() -> None:
@@ -142,7 +187,7 @@ def test_the_text_has_everything_for_a_chat() -> None:
     text = as_text(opened(), now=NOW + 60, url="http://admin/incidents/1")
     assert text.splitlines()[:3] == [
         "PROBLEM: orders/c: No consumer is connected",
-        "since 2023-11-14T22:13:20Z (1m)",
+        "open since 2023-11-14T22:13:20Z (1m)",
         "12,031 waiting (was 1,200)",
     ]
     assert "2023-11-14T22:12:50Z  pause channel orders/c (ana)" in text

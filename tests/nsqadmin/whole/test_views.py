@@ -55,6 +55,25 @@ def test_the_verdict_counts_what_is_wrong() -> None:
     assert shown(snapshot(index=0)).verdict == "Waiting for the first answers"
 
 
+def test_an_empty_list_tells_the_known_part() -> None:
+    """Seen: "Unknown: 1 of 3 nodes is silent", as if nothing were known of the others."""
+    it = topic(channel(channel_node(), channel_node("n2:4151"), silent=("n2:4151",)))
+    down = node("n2:4151", health=Health.DOWN, answered_at=NOW - 60)
+
+    def told(picture: Snapshot) -> set[str]:
+        return {top.nothing for top in shown(picture).tops}
+
+    unknown = "Unknown: 1 of 2 nodes is silent."
+    assert told(snapshot(it, nodes=(node(), down))) == {f"None on the nodes that answer. {unknown}"}
+    assert told(snapshot(it, nodes=(down,))) == {"Unknown: the only node is silent."}
+    assert "No messages wait." in told(snapshot(it))
+
+
+def test_the_buried_messages_of_a_silent_node_are_last_known() -> None:
+    rows = channel_node(buried_count=196), channel_node("n2:4151", buried_count=98)
+    assert shown(snapshot(topic(channel(*rows, silent=("n2:4151",))))).buried_last_known == 98
+
+
 def test_remarks_need_no_attention() -> None:
     page = shown(snapshot(findings=(a_finding(Severity.INFO, topic="t"),)))
     assert (page.kind, page.incidents.cards, len(page.incidents.remarks)) == ("ok", (), 1)
