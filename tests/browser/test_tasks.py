@@ -188,7 +188,7 @@ def test_a_node_is_drained_in_three_clicks_and_taken_back(hand: Hand, trouble: T
     hand.click("Nodes", "header nav a")
     hand.page.wait_for_text(name_of(node), "main")
     row = f"tr:has(th a[href*='{node.http_address[1]}'])"
-    hand.click("Drain…", f"{row} a")
+    hand.click("Drain node…", f"{row} a")
     hand.page.wait_for_text("wait for", "#dialog")
     hand.page.wait_for_text("that finish nothing at present", "#dialog")
     hand.click("Drain", "#dialog button.final")
