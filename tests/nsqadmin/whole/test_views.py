@@ -233,6 +233,8 @@ def test_links_arrive_where_they_are_meant(path: str, href: str) -> None:
 
 def test_names_may_be_wrapped_and_are_escaped() -> None:
     assert breakable("a.b<c>") == "a.<wbr>b&lt;c&gt;"
+    assert breakable("a_b#ephemeral") == "a_<wbr>b<wbr>#ephemeral"
+    assert breakable("'") == "&#39;"
 
 
 def test_static_files_are_found_by_hash_and_nothing_else_is() -> None:
