@@ -65,7 +65,9 @@ def test_a_kind_keeps_other_kinds_out() -> None:
 
 
 def test_names_come_before_a_command_of_which_only_another_word_was_typed() -> None:
-    picture = snapshot(topic(channel(name="send", topic="mails"), name="mails"), *(topic(name=f"t{it}") for it in range(9)))
+    picture = snapshot(
+        topic(channel(name="send", topic="mails"), name="mails"), *(topic(name=f"t{it}") for it in range(9))
+    )
     task = TaskQueue(name="shop.send_receipt", topic="mails", channel="send")
     found = answer("send", picture=picture, tasks=(task,)).hits
     assert [it.name for it in found[:2]] == ["mails/send", "shop.send_receipt"]

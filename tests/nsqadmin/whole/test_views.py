@@ -109,7 +109,12 @@ def test_a_group_is_idle_only_if_all_of_it_is() -> None:
 
 
 def test_a_group_of_consumers_in_different_states_counts_them() -> None:
-    clients = (a_consumer("c1", 0.0), a_consumer("c2", 10.0), a_consumer("c3", 10.0), a_consumer("c4", 0.0, in_flight=0))
+    clients = (
+        a_consumer("c1", 0.0),
+        a_consumer("c2", 10.0),
+        a_consumer("c3", 10.0),
+        a_consumer("c4", 0.0, in_flight=0),
+    )
     (group,) = client_groups(client_rows(channel(channel_node(clients=clients)), NOW) or (), "host")
     said = (group.state, *group.state.also)
     assert [(it.word, it.kind) for it in said] == [("1 stuck", "problem"), ("1 idle", "muted"), ("2 OK", "ok")]
