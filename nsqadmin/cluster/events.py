@@ -47,7 +47,7 @@ def _nodes(before: Snapshot, now: Snapshot, restarted: frozenset[str]) -> Iterat
         successor = _successor(known[address], now)
         if successor and not known[address].successor:
             yield _taken_over(known[address], successor, at)
-        yield Activity(at=at, what="node_gone", text=f"nsqd {address} is gone", nodes=(address,))
+        yield Activity(at=at, what="node_gone", text=f"nsqd {address} has disappeared", nodes=(address,))
 
 
 def _taken_over(node: Node, successor: str, at: float) -> Activity:
@@ -88,7 +88,7 @@ def _topics(before: Snapshot, now: Snapshot) -> Iterator[Activity]:
         elif old is not topic:
             yield from _channels(old, topic, at)
     for name in known.keys() - there.keys():
-        yield Activity(at=at, what="topic_vanished", text=f"topic {name} is gone", topic=name)
+        yield Activity(at=at, what="topic_vanished", text=f"topic {name} has disappeared", topic=name)
 
 
 def _channels(before: Topic, now: Topic, at: float) -> Iterator[Activity]:
@@ -108,7 +108,7 @@ def _channels(before: Topic, now: Topic, at: float) -> Iterator[Activity]:
             yield from _channel(old, channel, at, what)
     for name in known.keys() - {channel.name for channel in now.channels}:
         if not name.startswith(TAIL_PREFIX):
-            text = f"channel {now.name}/{name} is gone"
+            text = f"channel {now.name}/{name} has disappeared"
             yield Activity(at=at, what="channel_vanished", text=text, topic=now.name, channel=name)
 
 
@@ -123,7 +123,7 @@ def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Ac
         text = f"the last consumer of {what} has left"
         yield Activity(at=at, what="consumers_gone", text=text, topic=now.topic, channel=now.name)
     elif now.client_count and not before.client_count:
-        text = f"{what} has consumers now"
+        text = f"a consumer of {what} has connected"
         yield Activity(at=at, what="consumers_back", text=text, topic=now.topic, channel=now.name)
 
 

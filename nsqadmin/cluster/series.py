@@ -223,7 +223,7 @@ class _Ring:
 
     @property
     def is_zero(self) -> bool:
-        """True if `forget_zeros` has found nothing else."""
+        """Whether `forget_zeros` has found nothing else."""
         return not any(self._columns)
 
     def dump(self) -> tuple[int, int, int, list[bytes], bytes]:
@@ -247,7 +247,7 @@ class _Ring:
         content: bytes | Sequence[bytes],
         last_known: bytes = b"",
     ) -> _Ring:
-        """`content` is columns; in files of earlier releases, rows."""
+        """Return the dumped ring. `content` is columns; in files of earlier releases, rows."""
         ring = cls(layout, size, first)
         columns = [*(layout.of_earlier(content, format) if isinstance(content, bytes) else map(_floats, content))]
         parts = _floats(last_known)

@@ -47,7 +47,7 @@ def _paused(channel: Channel, case: Case) -> Iterator[Finding]:
             "D1",
             Severity.WARNING if channel.depth else Severity.INFO,
             "Paused: nothing is delivered",
-            "Unpause it when its consumers may continue.",
+            "Unpause it when its consumers are ready for more.",
             number("waiting", channel.depth),
             action=Kind.UNPAUSE_CHANNEL,
         )

@@ -113,7 +113,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Something that happened to an incident since it was first seen: a line of its time line."""
+    """Something that happened to an incident since it was first seen: a line of its timeline."""
 
     at: float
     text: str

@@ -2,7 +2,7 @@
 
 The findings already get worse at once and better slowly (`upkeep.py`), so an incident is there as long as one of its
 findings is. It begins again when it gets worse, that is, if its severity or its effect does: from then on it has the
-numbers of that moment, and the milder time before is a line of its time line. If it comes back within `BLIP` seconds
+numbers of that moment, and the milder time before is a line of its timeline. If it comes back within `BLIP` seconds
 after it has closed, it begins again, too, and the time before is such a line.
 
 `coverage.py` decides for which incidents people's marks hold. Muting lasts until the chosen time, whether something of
@@ -254,7 +254,7 @@ class Book:
     # Marks
 
     def _reopened(self, incident: Incident, before: _Marks, now: float) -> bool:
-        """End the marks that no longer hold, and put the reason on the time line. Return True if it isn't muted now."""
+        """End the marks that no longer hold, and put the reason on the timeline. Return True if it isn't muted now."""
         is_unmuted = False
         for coverage, was in ((self._acknowledged, before.acknowledged), (self._muted, before.muted)):
             mark = coverage.set_on(incident.key) or was

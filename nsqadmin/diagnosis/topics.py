@@ -36,7 +36,7 @@ def _paused(topic: Topic, case: Case) -> Iterator[Finding]:
             "D1",
             Severity.WARNING if topic.depth else Severity.INFO,
             "Paused: new messages wait in the topic",
-            "Unpause it when its channels may get them.",
+            "Unpause it when its channels can take them.",
             number("waiting", topic.depth),
             action=Kind.UNPAUSE_TOPIC,
         )

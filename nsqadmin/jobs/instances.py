@@ -64,7 +64,7 @@ class QueuedJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A line of a job's time line."""
+    """A line of a job's timeline."""
 
     at: float
     text: str

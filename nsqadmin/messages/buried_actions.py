@@ -435,9 +435,11 @@ def _consequences(
         yield from _of_a_kick(channel, wanted, shares, count)
     if not wanted.ids and (wanted.rate or any(it.count > _WITHOUT_JOB for it in shares)):
         stays = f"messages already {wanted.verb.past} stay {wanted.verb.past}"
-        yield Consequence(text=f"While it runs, “Stop” leaves the others buried; {stays}.")
+        yield Consequence(
+            text=f"While it runs, the tab Buried has a button Stop, which leaves the others buried; {stays}."
+        )
     if wanted.verb is Verb.KICK:
-        yield Consequence(text="For 10 minutes, Undo buries again those that no consumer has received.")
+        yield Consequence(text="For 10 minutes after it ends, Undo buries again those that no consumer has received.")
 
 
 def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count: int) -> Iterator[Consequence]:

@@ -7,15 +7,17 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
 from nsqadmin.access import Right
 from nsqadmin.actions.plan import Consequence
-from nsqadmin.cluster.model import Severity
+from nsqadmin.cluster.model import Paused, Severity
 from nsqadmin.messages.lists import BadRequest, ListPage, Summary, whole_in
 from nsqadmin.messages.selection import MOST, Selection, Source, arguments_of, selected
 from nsqadmin.messages.selection_plan import (
+    FEW,
     LeftOut,
     NodeRequest,
     NodeResult,
@@ -80,6 +82,12 @@ class RecallShare:
     count: int
     runs: tuple[tuple[int, int], ...]  # of sequences, as [first, end)
 
+    @property
+    def sequences(self) -> str:
+        """The first few messages, so that a user recognises what was selected."""
+        first = [f"{it:,}" for it in islice((it for run in self.runs for it in range(*run)), FEW)]
+        return ", ".join(first) + (f" and {self.count - len(first):,} more" if self.count > len(first) else "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled(NodeResult):
@@ -115,7 +123,11 @@ class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
         what = f"{numbers.several(self.count, 'deferred message')} of {self.topic}/{self.channel}"
         if self.wanted.verb is RecallVerb.CANCEL:
             return f"Cancel {what}"
-        return f"Move {what}" if self.wanted.delay is None else f"Make {what} due {in_words(self.wanted.delay)}"
+        return (
+            f"Change the due time of {what}"
+            if self.wanted.delay is None
+            else f"Make {what} due {in_words(self.wanted.delay)}"
+        )
 
     @property
     def must_type(self) -> str:
@@ -238,14 +250,26 @@ def _consequences(
     if not shares:
         yield Consequence(text="No other node has any of these messages.", severity=Severity.WARNING)
         return
+    is_one = sum(it.count for it in shares) == 1
+    them = "it" if is_one else "them"
     if wanted.verb is RecallVerb.CANCEL:
-        text = "No consumer of this channel will ever get them. This cannot be undone."
+        text = f"No consumer of this channel will ever receive {them}. This cannot be undone."
         yield Consequence(text=text, severity=Severity.PROBLEM)
-        yield Consequence(text="Other channels of the topic still deliver their copies.")
+        yield Consequence(text=f"Other channels of the topic still deliver {them}.")
     elif wanted.delay != 0:
-        yield Consequence(text="They wait until then, in this channel only, and keep their attempts.")
+        text = "It waits until then, in this channel only, and keeps its attempts."
+        if not is_one:
+            text = "They wait until then, in this channel only, and keep their attempts."
+        yield Consequence(text=text)
     else:
-        yield Consequence(text="They are delivered as soon as a consumer is ready, in this channel only.")
+        text = "It is" if is_one else "They are"
+        text += " due at once" if channel.paused is not Paused.NO else " delivered as soon as a consumer is ready"
+        yield Consequence(text=f"{text}, in this channel only.")
         yield from who_receives(channel, [it.node for it in shares])
-    text = "This includes messages that have become due meanwhile, but none in flight."
+    if is_one:
+        text = "If it becomes due before you confirm, this still works, unless a consumer already has it."
+    else:
+        text = (
+            "This covers messages that become due before you confirm. Those that a consumer already has are left alone."
+        )
     yield Consequence(text=text)

@@ -291,9 +291,9 @@ def _consequences(
         text = f"{in_flight:,} of its messages are in flight now, and stay there."
         yield Consequence(text=text)
     if wanted.verb is GroupVerb.CANCEL:
-        text = "No consumer of this channel will ever get them. This cannot be undone."
+        text = "No consumer of this channel will ever receive them. This cannot be undone."
         yield Consequence(text=text, severity=Severity.PROBLEM)
-        yield Consequence(text="Other channels of the topic still deliver their copies.")
+        yield Consequence(text="Other channels of the topic still deliver them.")
     elif wanted.verb is GroupVerb.BURY:
         yield Consequence(text="They wait until they are kicked. Messages published later are delivered.")
         yield Consequence(text="Undo returns them in their order; attempts restart at 1.")

@@ -142,6 +142,11 @@ class SearchResult:
         """True if every message of every node was examined."""
         return not self.goes_on and not self.silent
 
+    @property
+    def has_more(self) -> bool:
+        """True if there surely are more matches: everything was examined, and some of them were not returned yet."""
+        return self.goes_on and self.looked == self.total
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsqadmin.messages.reading import Reader
 
 NEWEST: Final = "latest"
-_OLDEST: Final = "earliest"
+OLDEST: Final = "earliest"
 _FIRST_STEP: Final = 500  # messages
 _MOST_BYTES: Final = 8 << 20  # of the hits of one read
 _MOST_BYTES_OF_STEP: Final = 32 << 20  # of the hits of one step
@@ -158,7 +158,7 @@ class Searcher:
         """Return the sequence where the search begins. Raise Unreadable."""
         if search.place == NEWEST:
             return log.next
-        if search.place == _OLDEST:
+        if search.place == OLDEST:
             return log.first
         async with aclosing(
             self._reader.lines(log.node, search.topic, search.place, f"&limit=1{of_log(log.log)}")

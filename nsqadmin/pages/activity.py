@@ -26,9 +26,9 @@ _TOGETHER: Final = 60.0  # seconds between the first and the last event of a row
 _FEW: Final = 2  # events that keep their own rows
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "topic_appeared": ("topic", "have appeared"),
-    "topic_vanished": ("topic", "are gone"),
+    "topic_vanished": ("topic", "have disappeared"),
     "channel_appeared": ("channel", "have appeared"),
-    "channel_vanished": ("channel", "are gone"),
+    "channel_vanished": ("channel", "have disappeared"),
     "consumers_gone": ("channel", "have lost their last consumer"),
     "consumers_back": ("channel", "have consumers again"),
     "paused_itself": ("channel", "have paused themselves"),

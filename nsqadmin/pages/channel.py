@@ -24,7 +24,7 @@ from nsqadmin.parts.messages import MessagesTab, no_history
 from nsqadmin.parts.opened import Opened, beside
 from nsqadmin.parts.painter import graphite_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
-from nsqadmin.parts.policy import limit_in_words, lines_of_channel
+from nsqadmin.parts.policy import limit_in_words, lines_of_channel, lines_of_cluster
 from nsqadmin.parts.selection_tab import ADDRESS
 from nsqadmin.parts.silence import unknown_part, unless_unknown
 from nsqadmin.parts.status import Standing
@@ -94,6 +94,7 @@ class _ChannelPage:
             opened=await self._opened(request, snapshot, channel, tab),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
             policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
+            effects=lines_of_cluster(snapshot) if tab == "policy" else (),
             in_flight=await in_flight_of(self._services, links, request, channel) if tab == "inflight" else None,
             buried=await buried_of(self._services, links, request, channel) if tab == "buried" else None,
             deferred=await deferred_of(self._services, links, request, channel) if tab == "deferred" else None,

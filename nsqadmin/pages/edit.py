@@ -211,6 +211,7 @@ class _EditPages:
             request,
             "edit.html",
             await self._painter.picture(request),
+            current="Topics" if message.job is None else "Jobs",
             status=status,
             channel=source.channel,
             message=message,
@@ -254,6 +255,7 @@ class _EditPages:
             request,
             "edit.html",
             await self._painter.picture(request),
+            current="Topics" if job is None else "Jobs",
             channel=channel,
             message=source.message,
             receipt=receipt,
@@ -291,14 +293,18 @@ def _consequences(source: _Source, *, is_repeatable: bool) -> Iterator[Consequen
         text = f"If you run it anyway, the copy runs in {name} in addition to the message."
         yield Consequence(text=text, severity=Severity.WARNING)
     else:
-        yield Consequence(text=f"The message is discarded in {name} and the copy runs there instead, in one operation.")
+        text = f"The message is discarded in {name} and the edited copy runs there instead, in one operation."
+        yield Consequence(text=text)
         yield Consequence(text="This cannot be undone.", severity=Severity.WARNING)
-    yield Consequence(text="The copy is a new message with a new id. It comes before new ones; attempts restart at 1.")
+    is_grouped = GROUP in message.headers
+    ahead = "" if is_grouped else " It is delivered before new messages."
+    yield Consequence(text=f"The copy gets a new message id, and attempts restart at 1.{ahead}")
     if job is not None:
-        yield Consequence(text="It is the same job: its id, its result and its time line continue.")
-    if GROUP in message.headers:
-        yield Consequence(text=f"It stays in its group, {message.headers[GROUP][:100]}.")
-    yield Consequence(text="The topic's other channels skip the copy. The message stays with them.")
+        yield Consequence(text="It keeps its job id, so the job's result and timeline continue.")
+    if is_grouped:
+        group = message.headers[GROUP][:100]
+        yield Consequence(text=f"It stays in its group, {group}, behind the group's other messages.")
+    yield Consequence(text="Other channels of the topic don't get the copy, and keep the message as it was.")
     row = next((it for it in channel.nodes if it.node == message.node), None)
     if channel.paused is not Paused.NO:
         text = "The channel is paused: the copy waits until it is unpaused."

@@ -16,6 +16,7 @@ from nsqadmin.parts import charts
 from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.painter import graphite_of, timeframe_of
 from nsqadmin.parts.policies import PolicyTab
+from nsqadmin.parts.policy import lines_of_cluster
 from nsqadmin.parts.remains import remains_on
 from nsqadmin.parts.silence import unless_unknown
 from nsqadmin.parts.tables import MOST_ROWS
@@ -68,6 +69,7 @@ class _NodePage:
             charts=self._charts(timeline, node),
             timeline=timeline,
             policy=await self._policy.of_node(request, node),
+            effects=lines_of_cluster(snapshot, address),
             graphite=graphite.of_node(address, timeframe_of(request)) if graphite else (),
         )
 

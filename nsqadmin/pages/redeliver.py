@@ -12,7 +12,7 @@ from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
 from nsqadmin.jobs.instances import Finder
 from nsqadmin.messages.endpoints import MOST_BODY, filter_of, selection_of
 from nsqadmin.messages.redelivery import MOST_PIECES
-from nsqadmin.messages.searching import NEWEST, Search
+from nsqadmin.messages.searching import NEWEST, OLDEST, Search
 from nsqadmin.messages.selection import MOST, Selection, Source, selected
 from nsqadmin.pages.error import refusal_page
 from nsqadmin.pages.publish import REFUSED
@@ -50,6 +50,7 @@ class _Chosen:
 
     selection: Selection
     remarks: tuple[str, ...] = ()
+    searched: str = ""  # which search they are all matches of
 
 
 class _RedeliverPages:
@@ -122,7 +123,7 @@ class _RedeliverPages:
         chosen = selected((Source(it.node, it.log or ""), it.sequence or 0) for it in found.messages)
         if not chosen.count:
             raise HttpError(404, "NOTHING_FOUND", details={"reason": " ".join(_remarks(found)) or "nothing matches"})
-        return _Chosen(chosen, _remarks(found))
+        return _Chosen(chosen, _remarks(found), _searched(search, found, values.get("filter", "")))
 
     async def _redeliver_page(
         self, request: Request, topic: Topic, chosen: _Chosen, channel: str, problem: str
@@ -144,6 +145,7 @@ class _RedeliverPages:
             messages=str(chosen.selection),
             nodes=", ".join(chosen.selection.nodes),
             remarks=chosen.remarks,
+            searched=chosen.searched,
             channels=[(each, _lacking(each, chosen.selection)) for each in channels],
             chosen=default,
             no_channel=identity.why_not(Right.OPERATE, topic.name),
@@ -188,6 +190,15 @@ def _remarks(found: SearchResult) -> tuple[str, ...]:
     elif found.goes_on:
         texts.insert(0, f"Only {found.looked:,} of {found.total:,} messages were searched: there may be more matches.")
     return tuple(texts)
+
+
+def _searched(search: Search, found: SearchResult, wanted: str) -> str:
+    """Say which search the messages are all matches of; "" if some of it is left: `_remarks` says so."""
+    if not found.is_whole or not wanted:
+        return ""
+    start = "" if search.place in (NEWEST, OLDEST) else f" from {search.place} on"
+    where = f" on {search.node}" if search.node else ""
+    return f"All messages that match “{wanted}”{where}: {found.total:,} were searched{start}."
 
 
 def _lacking(channel: Channel, selection: Selection) -> str:

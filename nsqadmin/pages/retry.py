@@ -193,7 +193,9 @@ def _consequences(plan: _Plan) -> Iterator[Consequence]:
             f" (at most {MOST_READ:,} are read for a plan). The others are searched while it runs."
         )
         yield Consequence(text=text)
-    yield Consequence(text="Each job runs again in this queue only, once; attempts restart at 1.")
+    yield Consequence(
+        text="Kicks the jobs' buried messages: each job runs again once, in this queue only; attempts restart at 1."
+    )
     yield from who_receives(plan.channel, sorted({it.node for it in reading.with_reason(wanted.reason)}))
     if wanted.rate:
         most = min(filter(None, (count.value, wanted.limit)), default=0)
@@ -201,5 +203,7 @@ def _consequences(plan: _Plan) -> Iterator[Consequence]:
         yield Consequence(text=f"At most {wanted.rate:,.10g} a second over all nodes{lasts}.")
     else:
         yield Consequence(text="No limit: as fast as the nodes can.")
-    yield Consequence(text="“Stop” leaves the others buried. So does the end of nsqadmin, which runs this itself.")
-    yield Consequence(text="For 10 minutes after its end, Undo buries again those that no worker has received.")
+    text = "While it runs, the task's page has a button Stop, which leaves the other jobs buried. "
+    text += "Restarting nsqadmin stops it, too."
+    yield Consequence(text=text)
+    yield Consequence(text="For 10 minutes after it ends, Undo buries again the jobs that no worker has received.")

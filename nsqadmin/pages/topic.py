@@ -18,7 +18,7 @@ from nsqadmin.parts.messages import MessagesTab, history_nodes, no_history
 from nsqadmin.parts.opened import Opened, beside
 from nsqadmin.parts.painter import graphite_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
-from nsqadmin.parts.policy import lines_of_topic
+from nsqadmin.parts.policy import lines_of_cluster, lines_of_topic
 from nsqadmin.parts.readers import landing
 from nsqadmin.parts.silence import unknown_part
 from nsqadmin.parts.timeline import timeline_of
@@ -82,6 +82,7 @@ class _TopicPage:
             opened=await self._opened(request, snapshot, name) if tab == "messages" else None,
             m=await self.messages.of_topic(request, snapshot, topic) if tab == "messages" else None,
             policy=await self._policy.of_topic(request, snapshot, topic) if tab == "policy" else None,
+            effects=lines_of_cluster(snapshot) if tab == "policy" else (),
         )
 
     async def _opened(self, request: Request, snapshot: Snapshot, topic: str) -> Opened | None:

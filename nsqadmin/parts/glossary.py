@@ -48,7 +48,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     "in-rate": Entry("In", "Messages that arrive each second, between the last two samples."),
     "out-rate": Entry(
         "Out",
-        "Messages that are finished each second. nsqd does not count them: they are the incoming messages that are gone.",
+        "Messages finished each second. nsqd does not count them, so nsqadmin computes them: those that arrived, less those dropped, less the growth of what the channel holds.",
     ),
     "net-rate": Entry(
         "Net rate",
@@ -158,7 +158,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "kick": Entry(
         "Kick",
-        "Requeues buried messages in their channel, with attempts from 1: all, selected ones, or those with one reason. “Discard” deletes them instead.",
+        "Requeues buried messages in their channel, with attempts from 1: all, selected ones, or those with one reason. “Retry” on the pages of jobs is a kick of the jobs' messages. “Discard” deletes them instead. “Replay” is for messages of the history, finished ones, too.",
     ),
     "severity": Entry(
         "Severity",

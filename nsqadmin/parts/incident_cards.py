@@ -182,7 +182,7 @@ def as_text(it: Open, *, now: float, url: str) -> str:
     lines += [text for text in (now_and_then(it),) if text]
     if it.acknowledged:
         lines.append(f"acknowledged by {it.acknowledged.by}{_with_note(it.acknowledged.note)}")
-    lines += ["", "Time line"]
+    lines += ["", "Timeline"]
     lines += [
         f"  {numbers.moment(line.at)}  {line.text}{f' ({line.who})' if line.who else ''}" for line in time_line(it)
     ]

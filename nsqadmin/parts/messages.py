@@ -14,6 +14,7 @@ from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
 from nsqadmin.messages.jobs import hint_for
 from nsqadmin.messages.model import SearchResult
 from nsqadmin.messages.searching import NEWEST, Search
+from nsqadmin.messages.selection import Source, selected
 from nsqadmin.messages.tail import CannotTail, nodes_to_tail
 from nsqadmin.messages.walk import BadCursor
 from nsqadmin.parts.bodies import FORMS, ShownMessage, marks_of, shown
@@ -107,6 +108,14 @@ class MessagesShown:
     tail: str = ""
     no_tail: str = ""
     no_replay: str = ""
+
+    @property
+    def selection(self) -> str:
+        """The messages on the page, as a form names them."""
+        places = ((it.message, it.message.sequence) for it in self.messages)
+        return str(
+            selected((Source(it.node, it.log or ""), sequence) for it, sequence in places if sequence is not None)
+        )
 
     @property
     def job_hint(self) -> str:

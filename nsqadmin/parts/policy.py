@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
+from nsqadmin.cluster.model import Channel
 from nsqadmin.cluster.policies import files_of, rows_of
 from nsqadmin.messages.policy_words import TEXTS
 from nsqadmin.parts.status import State
 from nsqcommon.limits_of_nodes import sum_in_words
 
 if TYPE_CHECKING:
-    from nsqadmin.cluster.model import Channel, ChannelNode, Topic, TopicNode
+    from nsqadmin.cluster.model import ChannelNode, Snapshot, Topic, TopicNode
     from nsqadmin.cluster.policies import File, NodePolicy, Row
 
 _STATES: Final = (
@@ -36,6 +37,7 @@ class OnNode:
 class CauseLine:
     """One cause of a topic or a channel."""
 
+    topic: str
     channel: str  # empty: the topic itself
     cause: str
     state: State
@@ -104,10 +106,28 @@ def lines_of_topic(topic: Topic) -> tuple[CauseLine, ...]:
     )
 
 
+def lines_of_cluster(snapshot: Snapshot, node: str = "") -> tuple[CauseLine, ...]:
+    """Return the lines of all topics and channels; with `node`, only what happened on this node."""
+    lines: list[CauseLine] = []
+    for topic in snapshot.topics:
+        lines += _lines(topic, "") if topic.policy_counts else ()
+        for channel in topic.channels:
+            lines += _lines(channel, channel.name) if channel.policy_counts else ()
+    return _ordered(_on_one_node(lines, node) if node else lines)
+
+
+def _on_one_node(lines: Iterable[CauseLine], node: str) -> Iterator[CauseLine]:
+    for line in lines:
+        for on in line.nodes:
+            if on.node == node:
+                yield replace(line, count=on.count, recent=on.recent or 0, nodes=(on,))
+
+
 def _lines(of: Topic | Channel, channel: str) -> list[CauseLine]:
     recent = dict(of.policy_recent)
     return [
         CauseLine(
+            topic=of.topic if isinstance(of, Channel) else of.name,
             channel=channel,
             cause=cause,
             state=next((state for ending, state in _STATES if cause.endswith(ending)), _KEPT),
@@ -133,6 +153,6 @@ def _ordered(lines: Iterable[CauseLine]) -> tuple[CauseLine, ...]:
     return tuple(
         sorted(
             lines,
-            key=lambda line: (_ORDER.index(line.state.kind), not line.recent, -line.count, line.channel, line.cause),
+            key=lambda it: (_ORDER.index(it.state.kind), not it.recent, -it.count, it.topic, it.channel, it.cause),
         )
     )

@@ -24,7 +24,7 @@ ACTION_WORDS: Final = {
     Kind.UNPAUSE_TOPIC: "Unpause topic",
     Kind.UNPAUSE_CHANNEL: "Unpause",
     Kind.REMOVE_FROM_NODE: "Remove from node…",
-    Kind.SEEK_CHANNEL: "Move…",
+    Kind.SEEK_CHANNEL: "Move in history…",
     Kind.FORGET_READER: "Forget",
 }
 _OTHERS: Final = {

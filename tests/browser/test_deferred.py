@@ -35,7 +35,7 @@ def test_the_tab_and_the_plan_can_be_read(page: Browser) -> None:
     page.click_text("Cancel selected…")
     page.wait_for_text("This cannot be undone", "#dialog")
     fits_and_is_accessible(page, "deferred-cancel", narrow=390)
-    page.click_text("Keep them", "#dialog a")
+    page.click_text("Keep it", "#dialog a")
 
 
 def test_it_works_without_scripts(page: Browser, three: Three) -> None:
@@ -44,9 +44,9 @@ def test_it_works_without_scripts(page: Browser, three: Three) -> None:
     page.open(f"{TAB}&filter=order-2-11")
     page.wait_for_text("1 match")
     page.click("input[name=pick]")
-    page.click_text("Due now…")
+    page.click_text("Deliver now…")
     page.wait_for_text("Make 1 deferred message of t/c due now")
-    page.click_text("Make due")
+    page.click_text("Set due time")
     page.wait_for_text("1 message made due now.")
     assert three.deferred() == [first, second, third - 1]
 
@@ -66,7 +66,7 @@ def test_with_the_keyboard_a_message_is_opened_and_cancelled(page: Browser, thre
     page.wait_for_text("This cannot be undone", "#dialog")
     assert page.run("return document.activeElement.tagName") == "H1"  # Enter alone cancels nothing
     page.press("enter", "tab")
-    assert page.run("return document.activeElement.textContent") == "Keep them"
+    assert page.run("return document.activeElement.textContent") == "Keep it"
     page.press("tab", "enter")
     page.wait_for_text("1 message cancelled.", "#dialog")
     shot(page, "deferred-receipt")
@@ -91,8 +91,8 @@ def test_what_matches_is_cancelled_after_its_number_was_typed_and_never_delivere
     page.wait_for_text("No matches.", "#messages")
     page.open(OTHER)
     page.run("document.querySelector('input[name=pick]').click()")
-    page.click_text("Move to a time…")
-    page.wait_for_text("Move 1 deferred message", "#dialog")
+    page.click_text("Change due time…")
+    page.wait_for_text("Change the due time of 1 deferred message", "#dialog")
     page.fill("#when", "50m")
     shot(page, "deferred-move")
     page.click("#dialog button.primary")

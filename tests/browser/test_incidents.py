@@ -77,7 +77,7 @@ def test_an_incident_is_complete_without_a_script(outage_page: Browser, outage_a
     outage_page.open("/")
     outage_page.click_text(PATTERN, ".incident .says a")
     assert "38 channels have no consumer" in outage_page.text("h1")
-    assert "Time line" in outage_page.text("main")
+    assert "Timeline" in outage_page.text("main")
     outage_page.click_text("plain text", "a")
     assert outage_page.text("body").startswith(f"PROBLEM: {PATTERN}: 38 channels have no consumer")
 

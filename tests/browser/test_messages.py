@@ -133,8 +133,8 @@ def test_the_header_box_selects_what_is_shown_and_what_is_selected_can_be_copied
     page.run("window.copied = []; navigator.clipboard.writeText = async (text) => { copied.push(text); }")
     page.click_text("Copy as NDJSON", "[data-picked] button")
     page.wait("copied.length === 1")
-    page.click_text("Copy link", "[data-picked] button")
-    page.click_text("Copy link", "form.bar button")
+    page.click_text("Copy selected links", "[data-picked] button")
+    page.click_text("Copy link to search", "form.bar button")
     lines, links, here = page.run("return copied")
     assert '\\"amount\\":150' in lines.splitlines()[0] + lines.splitlines()[1]
     assert [link.startswith(f"{page.base}/message?topic={topic}&node=") for link in links.splitlines()] == [True, True]
@@ -158,10 +158,10 @@ def test_messages_are_searched(page: Browser, topic: str) -> None:
     page.open(f"/topics/{topic}?tab=messages")
     page.fill("#filter", "country = FR and amount >= 100")
     page.press("enter")
-    page.wait_for_text("1 match. Searched all 5 messages", "#found")
+    page.wait_for_text("1 match in all. Searched all 5 messages", "#found")
     assert page.text("#messages mark") == "FR"
     page.click_text("Oldest", ".filters a")
-    page.wait_for_text("1 match.", "#found")
+    page.wait_for_text("1 match in all.", "#found")
     assert page.run("return document.querySelector('#filter').value") == "country = FR and amount >= 100"
     page.open(f"/topics/{topic}?tab=messages&filter=a+%3D+b+or")
     assert "not understood" in page.text("#search-wrong")
@@ -287,7 +287,7 @@ def test_order_123_among_40000_is_found_and_replayed_to_one_channel_in_five_clic
             node.post(f"/channel/create?topic={topic}&channel={channel}")
         publish_orders(node, topic, number * 20_000, 20_000)
         for channel in channels:
-            until(lambda name=channel, on=node: on.channel(topic, name)["depth"] == 21_000, "packs of 3,000 are there")
+            until(lambda name=channel, on=node: on.channel(topic, name)["depth"] == 20_000, "all orders are there")
             node.post(f"/channel/empty?topic={topic}&channel={channel}")
     cluster.wait_for(topic)
     until(lambda: b"audit" in admin.http("GET", f"/topics/{topic}?fresh=1").body, "nsqadmin knows the topic")
@@ -364,6 +364,9 @@ def test_a_search_goes_on_with_the_same_rows_that_one_page_would_have(page: Brow
     page.open(f"{asked}&limit=50")
     page.wait_for_text("50 matches", "#hits")
     assert "Searched all" not in page.text("#found")
+    assert page.text("#hits") == "First 50 matches; there are more"  # all 125 were examined at once
+    assert page.text("#replay-shown") == "Replay these 50…"
+    assert page.text("#replay-all") == "Replay all matches, also those not shown…"
     page.click("#go-on")
     page.wait_for_text("100 matches", "#hits")
     page.wait_for_text("Continue", "#go-on")
@@ -371,6 +374,11 @@ def test_a_search_goes_on_with_the_same_rows_that_one_page_would_have(page: Brow
     page.wait_for_text("120 matches", "#hits")
     page.wait_for_text("Searched all 125 messages", "#found")
     assert page.count("#go-on") == 0
+    assert page.text("#replay-shown") == "Replay these 120…"
+    assert (
+        page.run("return document.querySelector('#replay-shown').value.split(' ').length") == 3
+    )  # a range for each step
+    assert page.text("#replay-all") == "Replay all matches…"
     assert page.run(ROWS) == at_once
     assert "channel=c" in at_once[-1]
     assert "<mark>" in at_once[-1]

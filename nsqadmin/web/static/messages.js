@@ -117,6 +117,13 @@
     list.append(...rows.map(adopted));
     if (rows.length) $("tr.none", list)?.remove(); else $("tr.none", list)?.replaceWith(...$$("tr.none", page).map(adopted));
     for (const part of ["#hits", "#looked"]) $(part).replaceChildren(...adopted($(part, page)).childNodes);
+    const these = $("#replay-shown"), more = $("#replay-shown", page);
+    if (these && more) {
+      these.value += ` ${more.value}`;
+      $("span", these).textContent = `Replay these ${Numbers.exact(found().length)}…`;
+    } else if (more) $("#replay-selected").after(" ", adopted(more));
+    const all = $("#replay-all"), isShown = !next && !new URL(location.href).searchParams.has("cursor");
+    if (all && isShown) all.textContent = "Replay all matches…";
     const empty = $(".empty"), still = $(".empty", page);
     if (found().length) empty?.remove(); else if (empty && still) empty.replaceWith(adopted(still));
     $("#remarks").replaceChildren(...adopted($("#remarks", page)).childNodes);

@@ -1,4 +1,4 @@
-"""The state and the time line of a job, from its messages and its reports."""
+"""The state and the timeline of a job, from its messages and its reports."""
 
 from __future__ import annotations
 

@@ -67,8 +67,25 @@ def test_a_cancel_says_that_it_is_final_and_a_move_who_gets_the_messages() -> No
     assert "cannot be undone" not in words(now)
     paused = planned("1@n1:4151@a", RecallVerb.DUE, delay=0.0, channel={"paused": Paused.YES})
     assert "The channel is paused" in words(paused)
-    assert "They wait until then" in words(planned("1@n1:4151@a", RecallVerb.DUE, delay=60.0))
-    assert planned("1@n1:4151@a", RecallVerb.DUE).title.startswith("Move 1 deferred message")
+    assert "They are due at once, in this channel only. The channel is paused" in words(
+        planned("1-2@n1:4151@a", RecallVerb.DUE, delay=0.0, channel={"paused": Paused.YES})
+    )
+    assert "They wait until then" in words(planned("1-2@n1:4151@a", RecallVerb.DUE, delay=60.0))
+    assert planned("1@n1:4151@a", RecallVerb.DUE).title.startswith("Change the due time of 1 deferred message")
+
+
+def test_a_plan_names_the_first_messages_and_speaks_of_one_as_it() -> None:
+    one = planned("22@n1:4151@a")
+    assert one.shares[0].sequences == "22"
+    assert words(one) == (
+        "No consumer of this channel will ever receive it. This cannot be undone. "
+        "Other channels of the topic still deliver it. "
+        "If it becomes due before you confirm, this still works, unless a consumer already has it."
+    )
+    assert "It waits until then" in words(planned("22@n1:4151@a", RecallVerb.DUE, delay=60.0))
+    many = planned("1-2@n1:4151@a 5@n1:4151@a 1000-1007@n1:4151@a")
+    assert many.shares[0].sequences == "1, 2, 5, 1,000, 1,001 and 6 more"
+    assert "Those that a consumer already has are left alone" in words(many)
 
 
 def test_a_node_that_does_not_answer_is_left_out_and_one_of_another_channel_is_refused() -> None:

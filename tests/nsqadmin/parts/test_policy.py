@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from nsqadmin.cluster.model import TopicNode
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.parts.policy import OnNode, limit_in_words, lines_of_channel, lines_of_topic
+from nsqadmin.parts.policy import OnNode, limit_in_words, lines_of_channel, lines_of_cluster, lines_of_topic
 from nsqadmin.parts.status import PAUSED, PAUSED_ITSELF, Standing
 from tests.support.picture import NOW, channel, channel_node, snapshot, topic
 
@@ -32,6 +33,31 @@ def test_what_goes_on_comes_before_what_is_over() -> None:
         ("ttl, dropped", 2),
         ("overflow, dropped", 0),
     ]
+
+
+def test_the_effects_of_a_cluster_or_a_node_are_those_of_all_topics_and_channels() -> None:
+    dropped, refused = ("ttl, dropped", 3), ("max_bytes, rejected", 9)
+    rows = (
+        channel_node("n1:4151", policy_counts=(dropped,), policy_recent=(("ttl, dropped", 1),)),
+        channel_node("n2:4151", policy_counts=(("ttl, dropped", 4),)),
+    )
+    held = channel(
+        *rows, topic="a", name="c", policy_counts=(("ttl, dropped", 7),), policy_recent=(("ttl, dropped", 1),)
+    )
+    of_topic = TopicNode(node="n2:4151", policy_counts=(refused,))
+    picture = snapshot(
+        topic(held, name="a"), topic(channel(topic="b"), name="b", nodes=(of_topic,), policy_counts=(refused,))
+    )
+    assert [(it.topic, it.channel, it.cause, it.count) for it in lines_of_cluster(picture)] == [
+        ("a", "c", "ttl, dropped", 7),
+        ("b", "", "max_bytes, rejected", 9),
+    ]
+    assert [(it.topic, it.count, it.recent) for it in lines_of_cluster(picture, "n1:4151")] == [("a", 3, 1)]
+    assert [(it.topic, it.count, it.recent) for it in lines_of_cluster(picture, "n2:4151")] == [
+        ("b", 9, 0),
+        ("a", 4, 0),
+    ]
+    assert lines_of_cluster(picture, "n3:4151") == ()
 
 
 def test_each_node_has_its_part_and_a_silent_one_no_last_minutes() -> None:

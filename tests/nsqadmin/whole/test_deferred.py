@@ -183,7 +183,7 @@ def test_body_key_and_headers_are_searched(untouched: Three, wanted: str, count:
     assert (len(found["messages"]), found["looked"], found["after"]) == (count, 3 * COUNT, "")
     text = untouched.text(f"{TAB}&filter={quote(wanted)}")
     assert len(picks(text)) == count
-    assert (f"{count} match" if count else "Nothing matches") in text
+    assert (f"{count} {'match' if count == 1 else 'matches'} in all<" if count else "Nothing matches") in text
 
 
 def test_one_message_has_an_address_and_what_names_none_says_so(untouched: Three) -> None:
@@ -224,11 +224,22 @@ def test_users_without_payload_see_and_search_no_more_than_elsewhere(untouched: 
 # Cancelling and moving
 
 
+def test_the_tab_of_a_paused_channel_does_not_promise_a_delivery(three: Three) -> None:
+    assert "Each is delivered when it is due. Viewing" in three.text()
+    three.nodes[0].post("/channel/pause?topic=t&channel=c")
+    assert eventually(lambda: "but not on nodes where the channel is paused" in three.text())
+    for node in three.nodes[1:]:
+        node.post("/channel/pause?topic=t&channel=c")
+    assert eventually(lambda: "nothing is delivered until you unpause it, even if it is due" in three.text())
+    assert "Each is delivered" not in three.text()
+
+
 def test_what_is_cancelled_on_the_page_is_never_delivered(three: Three) -> None:
     some = [it for it in picks(three.text()) if it.split("@")[0] in ("0", "7")]
     form = "&".join(f"pick={quote(it)}" for it in some)
     plan = three.post("/actions/cancel_deferred", f"topic=t&channel=c&{form}")
     assert "Cancel 6 deferred messages of t/c" in plan
+    assert plan.count('data-label="Sequence">0, 7</td>') == 3
     assert "This cannot be undone" in plan
     assert three.deferred() == [COUNT] * 3
     receipt = confirmed(three, "cancel_deferred", form)

@@ -90,7 +90,7 @@ def test_the_text_of_an_incident_needs_no_script(admin: Nsqadmin) -> None:
     assert text.startswith("PROBLEM: tenant_*.events/indexer: ")
     assert f"/incidents/{it['key']}" in text
     assert "tenant_0.events/indexer: No consumer is connected" in text
-    assert "Time line" in page(admin, f"/incidents/{it['key']}")
+    assert "Timeline" in page(admin, f"/incidents/{it['key']}")
 
 
 def test_what_was_done_here_just_before_is_said(admin: Nsqadmin, cluster: Cluster, topic: str) -> None:

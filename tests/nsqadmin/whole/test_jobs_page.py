@@ -279,7 +279,7 @@ def test_the_page_of_a_failed_job(shop: Shop) -> None:
     assert "Failed after 12 ms" in page
     assert page.index("Sent") < page.index("Started by") < page.index("Failed after")
     assert page.index("Sent") < page.index("Buried")
-    assert "Retry now…" in page
+    assert "Retry…" in page
     assert HTML not in shop.admin.http("GET", "/jobs/job?topic=shop&id=failed-1").body.decode()
     assert shop.text("/jobs/failed-1") == page or "shop.charge" in shop.text("/jobs/failed-1")
 
@@ -550,8 +550,12 @@ def test_edit_and_run_runs_the_edited_arguments_once_and_links_to_the_copy(shop:
     old = a_failed_job(shop, "shop.fix", "fix-1", celery_body(17, currency="EUR"))
     page = edit_form(shop, shop.text("/jobs/job?topic=edit-fix-1&id=fix-1"))
     assert json.loads(text_area(page, "args")) == [17]  # out of Celery's JSON in JSON
-    assert "The message is discarded in edit-fix-1/jobs and the copy runs there instead" in page
-    assert "The topic's other channels skip the copy" in page
+    assert "The message is discarded in edit-fix-1/jobs and the edited copy runs there instead" in page
+    assert "Other channels of the topic don't get the copy, and keep the message as it was" in page
+    assert "It keeps its job id" in page
+    assert "Run with these arguments</button>" in page
+    assert re.search('<a href="/jobs/job[?][^"]*">fix-1</a></li><li>edit and run</li>', page)
+    assert re.search('<a href="/jobs" aria-current="page">', page)
     form = hidden(page) | {"args": "[ 18 ]", "kwargs": text_area(page, "kwargs"), "when": "now"}
     receipt = shop.post("/actions/edit", form)
     assert "its edited copy runs instead" in receipt
@@ -584,7 +588,7 @@ def test_each_message_of_a_channel_can_be_edited_from_its_details(shop: Shop, qu
             client.messages(1)
         link = re.search(r'<a href="([^"]+)" data-detail', shop.text(f"/topics/{queue}/jobs?tab={tab}"))
         assert link is not None
-        assert "The copy is a new message" in edit_form(shop, shop.text(link[1]))
+        assert "The copy gets a new message id" in edit_form(shop, shop.text(link[1]))
 
 
 def test_wrong_text_is_refused_before_anything_is_sent_and_stays_in_the_form(shop: Shop) -> None:

@@ -6,6 +6,7 @@ Run with `pytest -rP` to see the figures.
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -28,24 +29,36 @@ PATIENCE = 5  # times as long on a busy machine
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
     """Run nsqadmin with an nsqd that has 10,000 channels."""
-    from nsqadmin.cluster.model import Recording
-    from nsqadmin.cluster.recording import encode
-
-    topics = [
-        topic(
-            *(
-                channel(channel_node(depth=at * number % 977), topic=f"topic-{at:04}", name=f"channel-{number}")
-                for number in range(CHANNELS)
-            ),
-            name=f"topic-{at:04}",
-        )
-        for at in range(TOPICS)
-    ]
     file = tmp_path_factory.mktemp("snapshot") / "large.json"
-    file.write_bytes(encode(Recording(snapshot=snapshot(*topics))))
+    file.write_text(recorded())
     with Nsqadmin(f"snapshot={file}") as it:
         yield it
         assert "Traceback" not in it.log
+
+
+def recorded() -> str:
+    """Return the file of a cluster whose topics differ in their names and depths, as text: encoding them takes 2 s."""
+    from nsqadmin.cluster.model import Recording
+    from nsqadmin.cluster.recording import encode, to_json
+
+    depths = [111_110 + number for number in range(CHANNELS)]
+    one = topic(
+        *(
+            channel(channel_node(depth=depth), topic="topic-0000", name=f"channel-{number}")
+            for number, depth in enumerate(depths)
+        ),
+        name="topic-0000",
+    )
+    text = json.dumps(to_json(one), separators=(",", ":"))
+    before, _, after = encode(Recording(snapshot=snapshot(one))).decode().partition(text)
+    assert after
+    topics = []
+    for at in range(TOPICS):
+        its = text.replace("topic-0000", f"topic-{at:04}")
+        for number, depth in enumerate(depths):
+            its = its.replace(str(depth), str(at * number % 977))
+        topics.append(its)
+    return f"{before}{','.join(topics)}{after}"
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,13 @@ def test_what_rules_do_is_shown_by_cause_and_found(tmp_path: Path) -> None:
         assert "Dry run</span>" in it.page("/topics/tried")
         assert "Refused</span>" in it.page("/topics/strict")
         assert 'id="policy-counts"' not in it.page("/topics/old")
+        elsewhere = it.page("/topics/old?tab=policy").partition('id="policy-effects"')[2].partition("</section>")[0]
+        assert '<a href="/topics/t/slow">' in elsewhere  # a topic without rules shows where policies drop messages
+        assert "</a> 15</td>" in elsewhere  # on its one node
+        on_node = it.page(f"/nodes/{name_of(node)}").partition('id="policy-effects"')[2].partition("</section>")[0]
+        assert "Policy effects on this node" in on_node
+        assert '<a href="/topics/t/slow">' in on_node
+        assert 'id="policy-counts"' in it.page("/topics/t/slow?tab=policy")
 
 
 def test_a_channel_that_stops_itself_says_why_everywhere(tmp_path: Path) -> None:
@@ -193,7 +200,7 @@ def test_nodes_with_different_files_and_without_one_are_found_and_a_refused_file
         assert "Nodes use different policy files" in it.page("/nodes")
         assert f"no policy file <b>{names[2]}</b>" in it.page("/nodes")
         assert "has no policy file, unlike" in it.page(f"/nodes/{names[2]}")
-        assert "None: the node behaves like NSQ" in it.page(f"/nodes/{names[2]}")
+        assert "None: only the node's options apply." in it.page(f"/nodes/{names[2]}")
         replace_file(it.files[0], BOUNDS + "\n[[policy]]\nmax_atempts = 3\n")
         (refused,) = eventually(lambda: it.findings("D25"))
         assert (refused["node"], refused["severity"]) == (names[0], "warning")

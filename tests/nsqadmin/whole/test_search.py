@@ -1,4 +1,4 @@
-"""Searching a history of 12,000 messages on two real nsqd, one of which is then stopped."""
+"""Searching a history of 4,000 messages on two real nsqd, one of which is then stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from tests.nsqadmin.decoding.decoders_files import write_decoders
-from tests.nsqadmin.whole.test_api_v2 import QUICK, stream
+from tests.nsqadmin.whole.test_api_v2 import stream
 from tests.support import shop
 from tests.support.cluster import Cluster, a_cluster, name_of
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
@@ -25,12 +25,16 @@ from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 needs_module("starlette")
 
 
-COUNT: Final = 6_000  # messages on each node: together more than are replayed at once
+COUNT: Final = 2_000  # messages on each node: several answers
+SELDOM: Final = ("sample-interval=1s", "discovery-interval=1s")  # nothing here changes between two samples
+MANY: Final = 10_001  # more than are replayed at once
 
 
 def publish_orders(node: Nsqd, topic: str, first: int, count: int) -> None:
-    for start in range(first, first + count, 3000):
-        bodies = [b'{"order_id":%d,"customer":{"country":"DE"}}' % number for number in range(start, start + 3000)]
+    end = first + count
+    for start in range(first, end, 3000):
+        numbers = range(start, min(start + 3000, end))
+        bodies = [b'{"order_id":%d,"customer":{"country":"DE"}}' % number for number in numbers]
         packed = pack(">I", len(bodies)) + b"".join(pack(">I", len(body)) + body for body in bodies)
         node.post(f"/mpub?topic={topic}&binary=true", packed)
 
@@ -57,8 +61,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 node.post("/topic/create?topic=orders")
                 node.post(f"/channel/create?topic=orders&channel={channel}")
             publish_orders(node, "orders", number * COUNT, COUNT)
+        publish_orders(it.nodes[0], "many", 0, MANY)
         publish_sold(it.nodes[0])
         it.wait_for("orders")
+        it.wait_for("many", 1)
         it.wait_for("sold", 1)
         it.wait_for("other", 1)
         yield it
@@ -76,7 +82,7 @@ message = "shop.Order"
 @pytest.fixture(scope="module")
 def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
     decoders = write_decoders(tmp_path_factory.mktemp("decoders"), SOLD)
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"decoders-file={decoders}") as it:
+    with Nsqadmin(*cluster.lookupd_options, *SELDOM, f"decoders-file={decoders}") as it:
         eventually(lambda: sum(log["next"] for log in logs(it)) == 2 * COUNT)
         yield it
         assert "Traceback" not in it.log
@@ -101,10 +107,10 @@ def search(admin: Nsqadmin, wanted: str, **more: object) -> tuple[list[Any], lis
     return hits, progress
 
 
-def test_one_of_the_oldest_is_found_among_12000(admin: Nsqadmin) -> None:
+def test_one_of_the_oldest_is_found_among_4000(admin: Nsqadmin) -> None:
     hits, progress = search(admin, "order_id = 123")
     assert [json.loads(hit["body"])["order_id"] for hit in hits] == [123]
-    assert len(progress) > 5
+    assert len(progress) > 3
     assert [it["looked"] for it in progress] == sorted(it["looked"] for it in progress)
     assert (progress[-1]["looked"], progress[-1]["is_whole"]) == (2 * COUNT, True)
 
@@ -258,7 +264,25 @@ def test_all_hits_of_a_search_go_to_one_channel(admin: Nsqadmin, cluster: Cluste
         admin, ("topic", "orders"), ("messages", chosen), ("to", "channel:billing")
     )
     assert (depths(cluster, "billing"), depths(cluster, "shipping")) == ([500, 0], [0, 0])
-    assert "first 10,000 matches; there may be more" in post(admin, *wanted[:2], ("filter", "country"))
+    many = post(admin, ("topic", "many"), ("all", "yes"), ("filter", "country"))
+    assert "first 10,000 matches; there may be more" in many
+
+
+def test_a_page_says_whether_there_are_more_matches_and_which_ones_a_button_replays(admin: Nsqadmin) -> None:
+    shown = page(admin, "limit=50&filter=" + quote("order_id < 500"))
+    assert re.search("First 50 matches; there (may be|are) more</b>", shown)
+    assert "Replay all matches, also those not shown…" in shown
+    chosen = shown.partition('id="replay-shown"')[2].partition('value="')[2].partition('"')[0]
+    assert "Replay these 50…" in shown
+    assert "Replay 50 messages of orders" in post(admin, ("topic", "orders"), ("messages", chosen))
+    plan = post(admin, ("topic", "orders"), ("all", "yes"), ("filter", "order_id < 500"))
+    assert "Replay 500 messages of orders" in plan
+    assert re.search("All messages that match “order_id &lt; 500”: [1-9][0-9,]* were searched[.]", plan)
+    only = page(admin, "limit=50&filter=" + quote("order_id = 123"))
+    assert "1 match in all</b>" in only
+    assert "Replay these 1…" not in only
+    assert "Replay this one…" in only
+    assert "also those not shown" not in only
 
 
 @pytest.mark.parametrize(
@@ -332,7 +356,7 @@ def test_the_file_has_only_what_its_reader_may_see(cluster: Cluster, admin: Nsqa
         '[[role]]\nname="o"\nusers=["other"]\ncan=["payload"]\ntopics=["clicks"]\n'
     )
     path = f"/api/v2/search/orders?filter={quote('order_id = 6')}&format=ndjson"
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}", "mask=$.customer.country") as guarded:
+    with Nsqadmin(*cluster.lookupd_options, *SELDOM, f"roles-file={roles}", "mask=$.customer.country") as guarded:
         viewer = {"X-Forwarded-User": "viewer"}
         eventually(lambda: guarded.http("GET", "/api/v2/topics/orders", headers=viewer).status == 200)
         hit, end = map(json.loads, guarded.http("GET", path, headers=viewer).body.splitlines())
@@ -349,7 +373,7 @@ def test_who_may_not_operate_sees_why_and_is_refused(cluster: Cluster, tmp_path:
     roles.write_text('[[role]]\nname="r"\nusers=["reader"]\ncan=["viewer", "payload"]\n')
     reader = {"X-Forwarded-User": "reader"}
     finish_everything(cluster, "billing")
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}") as guarded:
+    with Nsqadmin(*cluster.lookupd_options, *SELDOM, f"roles-file={roles}") as guarded:
 
         def page() -> str:
             return guarded.http("GET", "/topics/orders?tab=messages&filter=order_id", headers=reader).body.decode()
@@ -358,8 +382,8 @@ def test_who_may_not_operate_sees_why_and_is_refused(cluster: Cluster, tmp_path:
             table = shown.partition('id="selection"')[2]
             return re.findall(r"<button[^>]*>(?:<svg.*?</svg>)?(?:<span[^>]*>)?Replay[^<]*", table)
 
-        # One for each row, for the selected ones, and for all hits. At first, nsqadmin may not know the nodes yet.
-        shown = eventually(lambda: len(replays(it := page())) == 52 and it)
+        # One for each row, for the selected ones, for those shown, and for all hits. At first, nsqadmin may not know the nodes yet.
+        shown = eventually(lambda: len(replays(it := page())) == 53 and it)
         buttons = replays(shown)
         assert all("disabled title=" in button and "operator" in button for button in buttons)
         assert "Replaying is not possible: " in shown

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import quote, urldefrag
+from urllib.parse import parse_qsl, quote, unquote, urldefrag, urlsplit
 
 import pytest
 
@@ -25,7 +25,8 @@ needs_module("jinja2")
 
 LIMIT = 30.0  # seconds that a page may take here
 EVIL = """<script>alert(1)</script><img src=x onerror=alert(1)>"'>&amp;{{7*7}}"""
-NAMES = [EVIL, "a/b?c=d#e%20f%2Fg", "ünïcode 中\u202e\x01", "line\r\nbreak", "..", "", "long" * 500, "orders"]
+HARD = [EVIL, "a/b?c=d#e%20f%2Fg"]  # names that break HTML, and links
+NAMES = [*HARD, "ünïcode 中\u202e\x01", "line\r\nbreak", "..", "", "long" * 500, "orders"]
 
 
 def stats(names: list[str] = NAMES) -> dict[str, Any]:
@@ -153,6 +154,14 @@ def leads_nowhere(path: str) -> bool:
     return bool({"", "..", "."}.intersection(path.partition("?")[0].split("/")[1:]))
 
 
+def is_more_of_the_same(link: str) -> bool:
+    """Return whether a link leads to a tab or dialog of a topic that has no hard name. Of those, the main pages are enough."""
+    parts = urlsplit(link)
+    steps = parts.path.split("/")
+    named = unquote(steps[2]) if steps[1] == "topics" and steps[2:] else dict(parse_qsl(parts.query)).get("topic", "")
+    return bool(parts.query) and named in NAMES and named not in HARD
+
+
 def test_on_every_page_that_is_linked_texts_are_text_and_links_work(admin: Nsqadmin) -> None:
     seen, waiting = {"/"}, ["/", "/consumers?group=none", "/topics?filter=" + quote(EVIL), "/activity", "/help"]
     shown = 0
@@ -176,11 +185,12 @@ def test_on_every_page_that_is_linked_texts_are_text_and_links_work(admin: Nsqad
                 link not in seen
                 and not link.startswith("/api/")
                 and not re.search(r"[?&](sort[a-z-]*|filter|span)=", link)
+                and not is_more_of_the_same(link)
             ):
                 seen.add(link)
                 waiting.append(link)
-    assert shown > 50, shown
-    assert len(seen) > 200, len(seen)
+    assert shown > 100, shown
+    assert len(seen) > 150, len(seen)
 
 
 @pytest.mark.parametrize(

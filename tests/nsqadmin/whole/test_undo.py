@@ -55,27 +55,39 @@ class Cluster:
         eventually(lambda: self.admin.json("GET", "/api/v2/health").json["totals"]["depth"] == depth)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Return three nodes with 40 orders each that nobody bills; two of them keep orders for an hour."""
+@pytest.fixture(scope="module")
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Nsqd], Nsqlookupd]]:
+    """Return three nodes, of which two keep messages for an hour, and an nsqlookupd."""
+    folder = tmp_path_factory.mktemp("nodes")
     with ExitStack() as stack:
         lookupd = stack.enter_context(Nsqlookupd())
         options = ["broadcast-address=127.0.0.1", f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}"]
         kept = [*options, "retention-time=1h"]
-        nodes = [stack.enter_context(Nsqd(tmp_path / name, *kept)) for name in ("n1", "n2")]
-        nodes.append(stack.enter_context(Nsqd(tmp_path / "n3", *options, "max-bytes-per-file=1000")))
-        for node in nodes:
-            node.post("/topic/create?topic=orders")
-            node.post("/channel/create?topic=orders&channel=billing")
-            for body in BODIES:
-                node.post("/pub?topic=orders", body)
-        eventually(lambda: len(lookupd.producers("orders")) == 3)
-        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=3s")
-        admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
-        it = Cluster(nodes, admin, lookupd)
-        it.sees(120)
-        yield it
-        assert "Traceback" not in admin.log
+        nodes = [stack.enter_context(Nsqd(folder / name, *kept)) for name in ("n1", "n2")]
+        nodes.append(stack.enter_context(Nsqd(folder / "n3", *options, "max-bytes-per-file=1000")))
+        yield nodes, lookupd
+
+
+@pytest.fixture
+def cluster(daemons: tuple[list[Nsqd], Nsqlookupd]) -> Iterator[Cluster]:
+    """Return the nodes with 40 orders each that nobody bills, and an nsqadmin of the test's own."""
+    nodes, lookupd = daemons
+    for node in nodes:
+        node.post("/topic/create?topic=orders")
+        node.post("/channel/create?topic=orders&channel=billing")
+        for start in range(0, len(BODIES), 5):  # each time more than fits into a file of the forgetful node
+            node.post("/mpub?topic=orders", b"\n".join(BODIES[start : start + 5]))
+    eventually(lambda: len(lookupd.producers("orders")) == 3)
+    quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=3s")
+    try:
+        with Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick) as admin:
+            it = Cluster(nodes, admin, lookupd)
+            it.sees(120)
+            yield it
+            assert "Traceback" not in admin.log
+    finally:
+        for daemon in (*nodes, lookupd):
+            daemon.post("/topic/delete?topic=orders")
 
 
 def record_in(page: str, button: str = "Undo") -> dict[str, str]:
@@ -232,7 +244,9 @@ def test_what_somebody_empties_without_nsqadmin_is_in_activity(cluster: Cluster)
 
     cluster.nodes[0].post("/channel/empty?topic=orders&channel=billing")
     cluster.post("empty_channel", {**CHANNEL, "node": cluster.names[1]})
-    eventually(lambda: len(entries()) == 2, timeout=60)  # nodes are asked every 15 seconds
+    # Nodes are asked every 15 seconds, and at once when somebody pauses something.
+    cluster.nodes[0].post("/channel/pause?topic=orders&channel=billing")
+    eventually(lambda: len(entries()) == 2, timeout=60)
     here, outside = sorted(entries(), key=lambda it: bool(it["is_outside"]))
     assert outside["text"] == f"channel orders/billing was emptied on {cluster.names[0]}"
     assert (here["nodes"], here["is_outside"]) == ([cluster.names[1]], False)

@@ -39,7 +39,7 @@ LIMIT: Final = 30.0  # seconds for one answer
 BURIED: Final = 12  # messages of each channel, each with a reason of its own; each walk kicks one or two
 ENCODED: Final = 18  # the sequence of the first message of each topic that nsqadmin decodes
 EMPTY: Final = 6  # the sequence of a message of each topic in which nothing is planted
-ENOUGH: Final = 4  # links to one path that are followed, as they differ in their arguments only
+ENOUGH: Final = 2  # links to one path that are followed, as they differ in their arguments only
 FORM: Final = {"content-type": "application/x-www-form-urlencoded"}
 ROLES: Final = """
 [[role]]
@@ -59,7 +59,7 @@ users = ["no-payload"]
 can = ["viewer", "operator", "publish"]
 """
 _numbers: Final = itertools.count(4929_0000_0000_0000, 7)
-_NUMBER: Final = re.compile(r"(?=(4929\d{12}))")  # also one that begins within another
+_NUMBER: Final = re.compile(r"4929(?=(\d{12}))")  # also one that begins within another
 
 
 class Secrets:
@@ -117,10 +117,11 @@ def fill(node: Nsqd, topic: str, channel: str, whose: str) -> None:
     eventually(lambda: node.http("POST", f"/topic/reader?topic={topic}", report).status == 200)
     consumer = node.connect()
     words = ("client_id", "hostname", "user_agent")
-    consumer.identify(**{word: f"{word}-{PLANTED[f'{whose} consumer {word}']}" for word in words})
+    stays = {"heartbeat_interval": 3_600_000}  # nobody answers, and nsqd would close it after a minute of the walks
+    consumer.identify(**stays, **{word: f"{word}-{PLANTED[f'{whose} consumer {word}']}" for word in words})
     consumer.subscribe(topic, channel)
     producer = node.connect()
-    producer.identify(**{word: f"{word}-{PLANTED[f'{whose} producer {word}']}" for word in words})
+    producer.identify(**stays, **{word: f"{word}-{PLANTED[f'{whose} producer {word}']}" for word in words})
     producer.publish(topic, b"plain")
 
 
@@ -195,7 +196,13 @@ def a_world(folder: Path) -> Iterator[World]:
     roles.write_text(ROLES)
     with ExitStack() as stack:
         node = stack.enter_context(
-            Nsqd(folder / "n1", "broadcast-address=127.0.0.1", f"policy-file={policy}", "idempotence-window=1h")
+            Nsqd(
+                folder / "n1",
+                "broadcast-address=127.0.0.1",
+                f"policy-file={policy}",
+                "idempotence-window=1h",
+                "max-heartbeat-interval=1h",
+            )
         )
         fill(node, HIDDEN, HIDDEN_CHANNEL, "hidden")
         fill(node, "orders", "c", "payload")
@@ -249,7 +256,7 @@ class Page:
                 texts.append(b64decode(word, validate=True).decode("latin-1"))
             except NotBase64:
                 continue
-        numbers = set(_NUMBER.findall("\n".join(texts)))
+        numbers = {f"4929{it}" for it in _NUMBER.findall("\n".join(texts))}
         return {name for name, number in PLANTED.by_name.items() if number in numbers}
 
 
@@ -490,7 +497,8 @@ class Walk:
     world: World
     shown: dict[str, str] = field(default_factory=dict)  # by planted number: where it was seen first
     answered: set[str] = field(default_factory=set)  # routes
-    seen: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)  # links as pages have them
+    seen: set[str] = field(default_factory=set)  # links without what is the same in all views
     links: list[str] = field(default_factory=list)
     followed: Counter[str] = field(default_factory=Counter)  # links, by path
 
@@ -534,8 +542,10 @@ class Walk:
         for name in said:
             self.shown.setdefault(name, f"{method} {target} {body}")
         if page.kind.startswith("text/html"):
-            for link in re.findall(r'(?:href|action|formaction|src)="([^"]+)"', page.text):
+            found = set(re.findall(r'(?:href|action|formaction|src)="([^"]+)"', page.text))
+            for link in sorted(found - self.known):
                 self._remember(link)
+            self.known |= found
         return page
 
     def _remember(self, link: str) -> None:

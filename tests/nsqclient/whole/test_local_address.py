@@ -12,7 +12,7 @@ import nsqclient
 from nsqclient import ConnectError, aio, sync
 from nsqclient.blocking import BlockingProducer, given_nodes
 from nsqclient.core.config import Config
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, eventually
 
 OURS = "127.0.0.9"
 
@@ -49,6 +49,6 @@ def test_it_dials_from_its_local_address(nsqd: Nsqd, topic: str, publish: Callab
     address = f"127.0.0.1:{nsqd.tcp[1]}"
     before = nsqd.log.count(f"TCP: new client({OURS}:")
     publish(address, topic, Config(local_addr=f"{OURS}:0"))
-    assert nsqd.log.count(f"TCP: new client({OURS}:") == before + 1
+    eventually(lambda: nsqd.log.count(f"TCP: new client({OURS}:") == before + 1)
     with pytest.raises(ConnectError, match="only port 0"):
         publish(address, topic, Config(local_addr=f"{OURS}:1"))
