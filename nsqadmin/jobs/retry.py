@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
 from nsqadmin.jobs.tasks import Quantity, Trust
+from nsqadmin.messages.reason_groups import is_named_by, most_frequent
 
 if TYPE_CHECKING:
     from nsqadmin.messages.buried import Burial
@@ -46,8 +47,8 @@ class FailedReading:
     silent: frozenset[str] = frozenset()  # those of them of which nothing is known
 
     def with_reason(self, reason: str) -> tuple[FailedJob, ...]:
-        """Return the jobs that failed with exactly this error; all of them if it is empty."""
-        return tuple(it for it in self.jobs if not reason or it.reason == reason)
+        """Return the jobs that failed with exactly this error, or one of this pattern; all of them if it is empty."""
+        return tuple(it for it in self.jobs if not reason or is_named_by(it.reason, reason))
 
     def count(self, reason: str = "") -> Quantity:
         """Return how many jobs there are: by their share, beyond what was read."""
@@ -62,8 +63,8 @@ class FailedReading:
 
     @property
     def reasons(self) -> list[tuple[str, int]]:
-        """The most frequent errors of these jobs."""
-        return Counter(it.reason for it in self.jobs if it.reason).most_common(20)
+        """The most frequent errors of these jobs, and patterns of several."""
+        return most_frequent(Counter(it.reason for it in self.jobs if it.reason), 20)
 
 
 def failed_in(lines: Sequence[Burial]) -> tuple[FailedJob, ...]:
@@ -85,7 +86,7 @@ class RetryWanted:
     topic: str
     channel: str
     task: str
-    reason: str = ""  # only jobs that failed with exactly this error
+    reason: str = ""  # only jobs that failed with exactly this error, or one of this pattern
     rate: float = 0.0  # jobs a second over all nodes; 0: as fast as the nodes can
     limit: int = 0  # 0: all
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from sys import getsizeof
 from typing import Final
@@ -377,8 +377,3 @@ def percentile(times: tuple[float, ...], share: float) -> float | None:
         return None
     ordered = sorted(times)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-def top_error(errors: Mapping[str, int]) -> tuple[str, int]:
-    """Return the most frequent error and its number; "" if there is none."""
-    return max(errors.items(), key=lambda item: (item[1], item[0]), default=("", 0))

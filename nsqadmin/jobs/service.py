@@ -70,7 +70,7 @@ class Jobs:
         missing = SurveyResult(queues=tuple(queues)).missing
         return JobsShown(
             tasks=task_rows(queues, self.runs(identity)),
-            queues=queue_rows(channels),
+            queues=queue_rows(channels, survey.queues),
             hidden=tuple(sorted({it.topic for it in channels} - readable)),
             missing=tuple(sorted((node, identity.quoted(why)) for node, why in missing.items())),
             troubles=tuple(sorted((node, identity.quoted(why)) for node, why in self.listener.troubles.items())),

@@ -55,13 +55,13 @@ class Kind(StrEnum):
 class KindReading:
     """What was read of one kind of a queue's messages."""
 
-    total: int = 0  # messages of this kind in the queue, by the snapshot
+    total: int = 0  # messages of this kind in the queue, by the snapshot, or as counted since
     read: int = 0
     by_task: Counter[str] = field(default_factory=Counter)
     retrying: Counter[str] = field(default_factory=Counter)  # those of them that are retries
     errors: dict[str, Counter[str]] = field(default_factory=dict)  # reasons of burials by task
     unlisted: int = 0  # jobs of tasks whose names have found no room
-    is_guessed: bool = False  # some of what was read may be of another kind
+    is_guessed: bool = False  # some of what was read may be of another kind, or there are more than `total`
     missing: dict[str, str] = field(default_factory=dict)  # nodes that weren't read, or not to the end, and why
 
     @property
@@ -135,6 +135,7 @@ class _Errand:
     channel: Channel
     row: ChannelNode
     kind: Kind
+    count: int  # in the snapshot
     limit: int
 
 
@@ -224,9 +225,15 @@ class Surveyor:
 
     async def _sample(self, errand: _Errand, kind: KindReading, count: _Count) -> str:
         channel, node, size = errand.channel, errand.row.node, 0
-        asked = {"topic": channel.topic, "channel": channel.name, "limit": min(errand.limit, _MOST_PLACES)}
+        most = min(errand.limit, _MOST_PLACES)
+        asked = {"topic": channel.topic, "channel": channel.name, "limit": most}
         raw = await self._upstream.get_json(node, f"/channel/position?{urlencode(asked)}")
         waiting = waiting_in(raw)
+        if len(waiting) < most:  # these are all that wait now, so this number is newer than the snapshot's
+            kind.total += len(waiting) - errand.count
+        elif errand.limit > errand.count:  # more wait now than in the snapshot
+            kind.total += max(0, len(waiting) - errand.count)
+            kind.is_guessed = True
         runs = runs_of(waiting)
         if len(waiting) == _MOST_PLACES and errand.limit > _MOST_PLACES:  # then what follows in the log waits, mostly
             kind.is_guessed = True
@@ -270,14 +277,15 @@ def _errands(channels: Sequence[Channel]) -> Iterator[_Errand]:
         left = MOST_READ
         for place, (count, _, _, channel, row) in enumerate(rows):
             if kind is Kind.WAITING:
-                limit = min(MOST_SAMPLED, max(1, left // (len(rows) - place)), count)
+                limit = min(MOST_SAMPLED, max(1, left // (len(rows) - place)), count + _MORE_WAITING)
             else:
                 limit = min(left, count + _MORE)  # some may have come since the snapshot
             left = max(0, left - min(limit, count))
-            yield _Errand(channel, row, kind, limit)
+            yield _Errand(channel, row, kind, count, limit)
 
 
 _MORE: Final = 1_000
+_MORE_WAITING: Final = 20
 
 
 def _job_of(line: Mapping[str, Any]) -> QueuedJob | None:

@@ -7,13 +7,14 @@ never 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.jobs.run_book import percentile, top_error
+from nsqadmin.jobs.run_book import percentile
 from nsqadmin.jobs.survey import Kind, KindReading, QueueReading
+from nsqadmin.messages.reason_groups import most_frequent
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
@@ -69,7 +70,7 @@ class TaskRow:
     done_a_minute: int | None = None  # None: not reported
     p50: float | None = None  # seconds
     p95: float | None = None
-    error: str = ""  # the most frequent one
+    error: str = ""  # the most frequent one, or the pattern of several
     error_count: int = 0
     is_reported: bool = False
     done_lately: tuple[int, ...] = ()  # runs that ended, in each half minute of the last 12; empty: not reported
@@ -90,7 +91,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """A queue, with exact numbers of the last snapshot."""
+    """A queue: as it was read for its tasks, so that their numbers add up to its own, or as in the last snapshot."""
 
     topic: str
     channel: str
@@ -122,18 +123,26 @@ class _Sum:
     raised_in: list[tuple[str, str]] = field(default_factory=list)
 
 
-def queue_rows(channels: Iterable[Channel]) -> tuple[QueueRow, ...]:
-    return tuple(
-        QueueRow(
-            topic=it.topic,
-            channel=it.name,
-            waiting=it.depth,
-            in_flight=it.in_flight_count,
-            deferred=it.deferred_count,
-            buried=it.buried_count,
-            silent=it.silent,
-        )
-        for it in channels
+def queue_rows(channels: Iterable[Channel], readings: Iterable[QueueReading] = ()) -> tuple[QueueRow, ...]:
+    read = {(it.topic, it.channel): it.kinds for it in readings}
+    return tuple(_queue_row(it, read.get((it.topic, it.name), {})) for it in channels)
+
+
+def _queue_row(it: Channel, read: Mapping[Kind, KindReading]) -> QueueRow:
+    def count(kind: Kind, in_snapshot: int) -> int:
+        reading = read.get(kind)
+        if reading is None or not reading.is_whole:
+            return in_snapshot
+        return reading.total if kind is Kind.WAITING else reading.read
+
+    return QueueRow(
+        topic=it.topic,
+        channel=it.name,
+        waiting=count(Kind.WAITING, it.depth),
+        in_flight=count(Kind.IN_FLIGHT, it.in_flight_count),
+        deferred=count(Kind.DEFERRED, it.deferred_count),
+        buried=count(Kind.BURIED, it.buried_count),
+        silent=it.silent,
     )
 
 
@@ -242,7 +251,7 @@ def _together(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
 def _row(name: str, it: _Sum) -> TaskRow:
     times = tuple(it.times)
     p50, p95 = percentile(times, 0.5), percentile(times, 0.95)
-    error, count = top_error(it.errors)
+    error, count = next(iter(most_frequent(it.errors, 1)), ("", 0))
     return TaskRow(
         name=name,
         libraries=tuple(sorted(it.libraries - {""})),

@@ -50,7 +50,7 @@ class Operation:
         return self.left / self.rate if self.left is not None and self.rate else None
 
     def seen(self, sight: Sight) -> Operation:
-        return replace(self, reason=sight.shown(self.reason))
+        return replace(self, reason=sight.shown_part(self.reason))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -365,7 +365,7 @@ def plan_buried(
         channel=channel.name,
         shares=shares,
         left_out=tuple(left_out),
-        consequences=tuple(_consequences(channel, summary, wanted, shares, left_out)),
+        consequences=tuple(_consequences(channel, summary, wanted, shares, left_out, text)),
         reason=shown,
         _text=text,
         _public=public,
@@ -411,7 +411,12 @@ def _selected(nodes: Sequence[NodeSummary], wanted: Wanted, text: str) -> tuple[
 
 
 def _consequences(
-    channel: Channel, summary: BuriedSummary, wanted: Wanted, shares: Sequence[Share], left_out: Sequence[LeftOut]
+    channel: Channel,
+    summary: BuriedSummary,
+    wanted: Wanted,
+    shares: Sequence[Share],
+    left_out: Sequence[LeftOut],
+    text: str,
 ) -> Iterator[Consequence]:
     for it in left_out:
         had = (
@@ -424,9 +429,13 @@ def _consequences(
     if not count:
         yield Consequence(text="No matching message is buried on the other nodes.", severity=Severity.WARNING)
         return
+    different = len({it.reason for node in summary.answered for it in node.reasons if text in it.reason}) if text else 0
+    if different > 1:
+        yield Consequence(
+            text=f"{different:,} different reasons contain this text: the messages of all of them are included."
+        )
     if wanted.reason and summary.others:
-        text = "This is an upper limit: not every reason is listed."
-        yield Consequence(text=text)
+        yield Consequence(text="This is an upper limit: not every reason is listed.")
     if wanted.verb is Verb.DISCARD:
         yield Consequence(
             text="They are deleted from this channel for good. This cannot be undone.", severity=Severity.PROBLEM

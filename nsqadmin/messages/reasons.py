@@ -21,9 +21,10 @@ from nsqadmin.access import Right
 from nsqadmin.messages.lists import BadRequest
 from nsqadmin.messages.masking import MASK
 from nsqadmin.messages.policy_words import is_of_nsqd
+from nsqadmin.messages.reason_groups import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from nsqadmin.access import Identity
     from nsqadmin.messages.masking import Masking
@@ -52,10 +53,20 @@ class Reasons:
         """Return the text for everyone who sees the topic, for the activity log."""
         return reason if self._all_see_payload else self.masked(reason)
 
+    def public_part(self, text: str, listed: Sequence[str]) -> str:
+        """Return a text that selects reasons, for everyone who sees the topic.
+
+        A part of a reason can lack the text by which a mask finds what it hides, so it is hidden if a whole reason is.
+        """
+        if not text or self._all_see_payload or all(self.public(it) == it for it in listed if text in it):
+            return self.public(text)
+        return self.masked(text) if text in listed else MASK
+
     def name(self, reason: str) -> str:
         """Return the name of the reason in addresses: the reason itself, if everyone may see it."""
-        if self.public(reason) == reason:
-            return reason
+        return reason if self.public(reason) == reason else self.hidden_name(reason)
+
+    def hidden_name(self, reason: str) -> str:
         return "#" + blake2b(reason.encode("utf-8", "surrogatepass"), digest_size=6, key=self._key).hexdigest()
 
 
@@ -69,11 +80,19 @@ class ReasonSight:
     def shown(self, reason: str) -> str:
         return reason if self.is_whole else self._reasons.masked(reason)
 
+    def shown_part(self, text: str) -> str:
+        """Return a text that selects reasons: perhaps a part, which lacks the text by which a mask finds what it hides."""
+        return text if self.is_whole or not text or is_of_nsqd(text) else MASK
+
     def name(self, reason: str) -> str:
         return self._reasons.name(reason)
 
-    def meant(self, asked: str, listed: Iterable[str]) -> str:
-        """Return the text for `asked`, which may be the name of a listed reason. Raise BadRequest.
+    def name_of_part(self, part: str, listed: Sequence[str]) -> str:
+        """Return the name, in addresses, of a text that selects several of the listed reasons."""
+        return part if self._reasons.public_part(part, listed) == part else self._reasons.hidden_name(part)
+
+    def meant(self, asked: str, listed: Sequence[str]) -> str:
+        """Return the text for `asked`, which may be the name of a listed reason, or of a group's text. Raise BadRequest.
 
         A user who doesn't see whole reasons can only name a listed one: with any text, the number of matches would
         reveal hidden parts.
@@ -84,7 +103,7 @@ class ReasonSight:
         if found is not None:
             return found
         if self.is_whole:
-            return asked
+            return next((part for part in parts_of(listed) if self._reasons.hidden_name(part) == asked), asked)
         raise BadRequest(
             "name one of the reasons that are listed: you do not have the right “payload”, with which any text can be "
             "searched for"

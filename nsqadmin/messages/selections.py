@@ -26,8 +26,6 @@ from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nsqadmin.access import Identity
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.model import Channel
@@ -138,19 +136,19 @@ class Selections(Generic[N, M]):
         )
 
 
-def _reasons(summary: Summary[N]) -> Iterator[str]:
-    """Yield the reasons that nodes have listed."""
-    return (reason for node in summary.answered for reason in node.listed_reasons)
+def _reasons(summary: Summary[N]) -> list[str]:
+    """Return the reasons that nodes have listed."""
+    return [reason for node in summary.answered for reason in node.listed_reasons]
 
 
 class BuriedSelections(Selections[NodeSummary, Burial]):
     async def plan(self, channel: Channel, wanted: Wanted, identity: Identity) -> BuriedPlan:
         """Ask the nodes for their messages, and return the plan of a kick or discard. Raise BadRequest."""
         sight, summary = self.sight(channel, identity), BuriedSummary(nodes=(await self._told(channel)).nodes)
-        text = sight.meant(wanted.reason, _reasons(summary))
-        return plan_buried(
-            channel, summary, wanted, text=text, shown=sight.shown(text), public=self._reasons.public(text)
-        )
+        listed = _reasons(summary)
+        text = sight.meant(wanted.reason, listed)
+        public = self._reasons.public_part(text, listed)
+        return plan_buried(channel, summary, wanted, text=text, shown=sight.shown(text), public=public)
 
 
 class DeferredSelections(Selections[NodeDeferred, Deferral]):

@@ -141,7 +141,7 @@ class _ChannelPage:
                 form="rate",
             ),
             drawn(
-                "Failures",
+                "Requeued or timed out",
                 series,
                 [line(Metric.REQUEUED, "requeued", "c5"), line(Metric.TIMED_OUT, "timed out", "c4")],
                 form="rate",

@@ -199,8 +199,8 @@ def _tops(snapshot: Snapshot, channels: Sequence[Channel]) -> tuple[Top, ...]:
         top("Growing fastest", "Net rate", "net-rate", "net", _growth, numbers.net, "No backlog grows."),
         top("Busiest", "In", "in-rate", "in", lambda each: each.rates.incoming, numbers.rate, "Nothing arrives now."),
         top(
-            "Failing most",
-            "Failures",
+            "Most requeues and timeouts",
+            "Share of deliveries",
             "failures",
             "trouble",
             _failing,

@@ -9,6 +9,7 @@ from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of
 from nsqadmin.jobs.instances import Finder
+from nsqadmin.messages.reason_groups import most_frequent
 from nsqadmin.pages.error import missing_job
 
 if TYPE_CHECKING:
@@ -94,5 +95,5 @@ def _by_queue(events: Iterable[JobEvent]) -> list[tuple[tuple[str, str], list[Jo
 
 
 def _reasons(queue: QueuedJobs) -> list[tuple[str, int]]:
-    """Return the most frequent errors of a queue's failed jobs."""
-    return Counter(it.reason for it in queue.buried if it.reason).most_common(_MOST_REASONS)
+    """Return the most frequent errors of a queue's failed jobs, and patterns of several."""
+    return most_frequent(Counter(it.reason for it in queue.buried if it.reason), _MOST_REASONS)

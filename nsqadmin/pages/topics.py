@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -78,7 +78,9 @@ class TopicRow:
     path: str
     states: frozenset[str]
     channels: tuple[ChannelRow, ...]
-    worst: ChannelRow | None = None  # of all its channels, including the ones a filter hides
+    worst: ChannelRow | None = (
+        None  # of all its channels, including the ones a filter hides; None: all are fine and empty
+    )
     left_out: int = 0
     impact: float = 0.0  # the worst of the topic and of its channels
     is_context: bool = False  # it does not match the filter itself, but some of its channels do
@@ -198,12 +200,20 @@ def _row(topic: Topic, standing: Standing, wanted: TopicFilter) -> TopicRow | No
 def _whole_row(topic: Topic, standing: Standing) -> TopicRow:
     channels = tuple(_channel_row(channel, standing) for channel in topic.channels)
     state = standing.whole_topic(topic)
-    worst = max(channels, key=lambda row: (row.impact, row.channel.depth), default=None)
-    impact = max(standing.impact(topic.name) or _at_least(state), worst.impact if worst is not None else 0.0)
+    impact = max((row.impact for row in channels), default=0.0)
+    impact = max(standing.impact(topic.name) or _at_least(state), impact)
     states = _states(state, topic.paused, topic.is_inactive) | (
         {"internal"} if is_internal(topic.name) else frozenset()
     )
-    return TopicRow(topic, state, topic.name, states, channels, worst, impact=impact)
+    return TopicRow(topic, state, topic.name, states, channels, _worst_of(channels), impact=impact)
+
+
+def _worst_of(channels: Sequence[ChannelRow]) -> ChannelRow | None:
+    """Return the channel with the worst state, or the deepest if all are fine; None if there is nothing to say."""
+    if in_trouble := [row for row in channels if row.state.kind != "ok"]:
+        return max(in_trouble, key=lambda row: (row.impact, row.channel.depth))
+    deepest = max(channels, key=lambda row: row.channel.depth, default=None)
+    return deepest if deepest is not None and deepest.channel.depth else None
 
 
 def _channel_row(channel: Channel, standing: Standing) -> ChannelRow:

@@ -36,9 +36,9 @@ _PAGES: Final = (
     ("Jobs", "/jobs"),
     ("Incidents", "/incidents"),
     ("Nodes", "/nodes"),
-    ("Lookup", "/lookup"),
+    ("Lookup (nsqlookupd)", "/lookup"),
     ("Activity", "/activity"),
-    ("Counter", "/counter"),
+    ("Message counter", "/counter"),
     ("Help", "/help"),
 )
 _MARKS: Final = frozenset(("problem", "warning"))

@@ -29,6 +29,10 @@ _WORDS: Final[Mapping[str, Entry]] = {
         "Job",
         "A message of a job queue such as Celery: a call of a task. The headers of the message name the task.",
     ),
+    "retries": Entry(
+        "Retries",
+        "How often the job's library has sent the job again after a failure. Each retry is a new message, so its attempts begin at 0.",
+    ),
     "running-jobs": Entry(
         "Running",
         "Jobs that workers have started, as they report it (report=True). Others with workers wait there for their turn.",
@@ -95,7 +99,10 @@ _WORDS: Final[Mapping[str, Entry]] = {
         "When the consumer last asked for more time for the message (TOUCH), as workers with long jobs do. One that touches its messages is busy, not stuck. Only a Python nsqd reports it.",
     ),
     "finish-rate": Entry("Finish rate", "Messages that a consumer finishes each second, over the last minute."),
-    "failures": Entry("Failures", "Messages that are requeued or time out, each minute, over the last minute."),
+    "failures": Entry(
+        "Requeued or timed out",
+        "Messages that consumers requeue or don't answer in time, each minute, over the last minute: nsqd delivers them again. Buried messages are not counted here.",
+    ),
     "latency": Entry(
         "Latency",
         "The time from publishing to finishing, as nsqd measures it with --e2e-processing-latency-percentile. Over several nodes it is the worst node's.",

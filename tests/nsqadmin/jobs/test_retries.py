@@ -155,8 +155,16 @@ def test_all_jobs_of_the_task_are_retried_and_no_other() -> None:
 def test_only_those_with_an_error() -> None:
     nodes = Nodes(n1=40)
     retry, reading, _ = retried(nodes, RetryWanted(topic="t", channel="jobs", task="charge", reason="ValueError: 2"))
-    assert (reading.reasons, retry.done) == ([("ValueError: 0", 10), ("ValueError: 2", 10)], 10)
+    assert (reading.reasons, retry.done) == ([("ValueError: *", 20)], 10)
     assert all(int(id, 16) % 4 == 2 for _, _, id in nodes.kicked)
+
+
+def test_errors_that_differ_in_a_number_are_retried_together_and_no_others() -> None:
+    nodes = Nodes(n1=40)
+    wanted = RetryWanted(topic="t", channel="jobs", task="charge", reason="ValueError: *")
+    retry, reading, _ = retried(nodes, wanted)
+    assert (reading.count(wanted.reason), retry.done) == (Quantity(20), 20)
+    assert retried(Nodes(n1=40), replace(wanted, reason="KeyError: *"))[0].done == 0
 
 
 @pytest.mark.parametrize("rate", [0.5, 7.0, 100.0])

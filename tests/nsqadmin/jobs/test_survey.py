@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import parse_qs
 
+import pytest
 import trio
 import trio.testing
 
@@ -36,8 +37,9 @@ class Names:
 class Nodes:
     """Nodes with as many buried and deferred jobs of each topic as one asks for, and some that wait."""
 
-    def __init__(self, *, breaks: str = "", hangs: str = "", large: bool = False) -> None:
+    def __init__(self, *, breaks: str = "", hangs: str = "", large: bool = False, waiting: int = 100_000) -> None:
         self._breaks = breaks
+        self._waiting = waiting  # messages of each topic
         self._hangs = hangs
         self._body = "x" * 100_000 if large else "{}"
         self.read: dict[str, int] = {}  # lines by topic
@@ -68,7 +70,7 @@ class Nodes:
 
     async def get_json(self, node: str, target: str) -> dict[str, Any]:
         limit = int(parse_qs(target.partition("?")[2])["limit"][0])
-        return {"end": 100_000, "waiting": [[number, 0] for number in range(limit)]}
+        return {"end": 100_000, "waiting": [[number, 0] for number in range(min(limit, self._waiting))]}
 
     async def lines(self, node: str, topic: str, start: str, more: str) -> AsyncGenerator[dict[str, Any], None]:
         end = int(more.removeprefix("&to="))
@@ -159,6 +161,21 @@ def test_messages_that_follow_in_the_log_only_make_an_estimate() -> None:
     found = survey(Nodes(), queue("q-0", channel_node("n1:4151", depth=1_500)))["q-0"]
     rows = {it.name: it.waiting for it in task_rows([found], [])}
     assert rows["task-1"] == Quantity(375, Trust.ABOUT)
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [(0, 0), (1, 1), (5, 2)])
+def test_what_waits_in_a_short_queue_is_exact_though_the_snapshot_is_older(waiting: int, expected: int) -> None:
+    """A message of the snapshot may have been delivered since, and others may have come."""
+    found = survey(Nodes(waiting=waiting), queue("q-1", channel_node("n1:4151", depth=1, buried_count=1)))["q-1"]
+    rows = {it.name: it.waiting for it in task_rows([found], [])}
+    assert rows["task-0"] == Quantity(expected)
+    assert found.kinds[Kind.WAITING].total == waiting
+
+
+def test_a_queue_that_has_grown_much_since_the_snapshot_makes_an_estimate() -> None:
+    found = survey(Nodes(waiting=500), queue("q-1", channel_node("n1:4151", depth=100)))["q-1"]
+    rows = {it.name: it.waiting for it in task_rows([found], [])}
+    assert rows["task-0"] == Quantity(30, Trust.ABOUT)
 
 
 def test_a_flood_of_names_is_bounded_and_takes_no_room_from_others() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from nsqadmin.jobs.run_book import TaskRuns
 from nsqadmin.jobs.survey import Kind, KindReading, QueueReading
-from nsqadmin.jobs.tasks import NONE, UNKNOWN, Quantity, TaskRow, Trust, task_rows
+from nsqadmin.jobs.tasks import NONE, UNKNOWN, Quantity, TaskRow, Trust, queue_rows, task_rows
+from tests.support.picture import channel, channel_node
 
 
 def queue(topic: str = "shop", **kinds: KindReading) -> QueueReading:
@@ -118,3 +119,36 @@ def test_a_reported_task_without_room_in_the_survey_is_unknown_and_not_0() -> No
     rows = {it.name: it for it in task_rows([queue(buried=flooded, waiting=flooded)], [runs(name="late")])}
     assert (rows["late"].failed, rows["late"].waiting) == (UNKNOWN, UNKNOWN)
     assert rows["late"].scheduled == Quantity(0)
+
+
+# Errors
+
+
+def test_errors_that_differ_in_a_number_are_one_top_error() -> None:
+    buried = reading(65)
+    buried.errors["charge"] = Counter(
+        {f"ValueError: {400 + it}.53 is too much": 1 for it in range(60)} | {"KeyError": 5}
+    )
+    row = charge(queue(buried=buried))
+    assert (row.error, row.error_count) == ("ValueError: *.* is too much", 60)
+
+
+# Queues
+
+
+def test_a_queue_has_the_numbers_that_its_tasks_add_up_to() -> None:
+    """They were read after the snapshot: messages have come and gone since."""
+    seen = channel(
+        channel_node(depth=1, in_flight_count=2, deferred_count=1, buried_count=98), topic="shop", name="jobs"
+    )
+    read = queue(waiting=reading(0), in_flight=reading(0), deferred=reading(4), buried=reading(100))
+    (row,) = queue_rows([seen], [read])
+    assert (row.waiting, row.in_flight, row.deferred, row.buried) == (0, 0, 4, 100)
+
+
+def test_a_queue_that_was_not_read_to_the_end_has_the_numbers_of_the_snapshot() -> None:
+    seen = channel(channel_node(depth=9, buried_count=98), topic="shop", name="jobs")
+    read = queue(waiting=reading(2, silent=True), buried=reading(40, silent=True))
+    (row,) = queue_rows([seen], [read])
+    assert (row.waiting, row.buried) == (9, 98)
+    assert queue_rows([seen], [])[0].buried == 98

@@ -71,6 +71,29 @@ def test_a_hidden_reason_is_selected_by_its_name() -> None:
     assert ReasonSight(here, is_whole=True).meant(names[0], LISTED) == CARD  # in a link that a colleague has sent
 
 
+def test_the_text_of_a_group_is_selected_by_its_name_where_some_may_not_see_it() -> None:
+    here = reasons(r"card \d{16} of \w+")
+    listed = ("card 4929123412341234 of Ana", "card 4929123412345678 of Ana", "out of paper")
+    colleague = ReasonSight(here, is_whole=True)
+    name = colleague.name_of_part(" of Ana", listed)
+    assert "Ana" not in name
+    assert colleague.meant(name, listed) == " of Ana"
+    with pytest.raises(BadRequest, match="payload"):
+        ReasonSight(here, is_whole=False).meant(name, listed)
+    assert colleague.name_of_part("out of ", ["out of 5", "out of 6"]) == "out of "
+
+
+def test_a_part_of_a_reason_is_hidden_though_no_mask_finds_it() -> None:
+    here = reasons(r"card \d{16} of \w+")
+    listed = ["card 4929123412341234 of Ana"]
+    assert here.public_part(" of Ana", listed) == "***"
+    assert here.public_part(listed[0], listed) == "***"
+    assert here.public_part("", listed) == ""
+    assert here.public_part("out of ", ["out of 5"]) == "out of "
+    assert ReasonSight(here, is_whole=False).shown_part(" of Ana") == "***"
+    assert ReasonSight(here, is_whole=True).shown_part(" of Ana") == " of Ana"
+
+
 def test_names_cannot_be_found_by_trying_all_texts_elsewhere() -> None:
     assert reasons().name(CARD) != reasons().name(CARD)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from nsqadmin.cluster.model import Finding, Rates, Severity, Snapshot, TopicNode
+from nsqadmin.cluster.model import Finding, Paused, Rates, Severity, Snapshot, TopicNode
 from nsqadmin.pages.topics import MOST_CHANNELS, PER_PAGE, TopicsPage, topics_page
 from nsqadmin.parts.filters import parse
 from nsqadmin.parts.status import Standing
@@ -113,3 +113,21 @@ def test_a_topic_above_channels_that_match_is_only_their_context() -> None:
     assert ([it.channel.name for it in row.channels], row.is_context) == (["billing"], True)
     (row,) = page_of(shown, "orders").rows
     assert (len(row.channels), row.is_context) == (2, False)
+
+
+def test_a_topic_names_its_worst_channel_or_the_deepest_if_all_are_fine() -> None:
+    shown = snapshot(
+        topic(channel(topic="a", name="idle"), name="a"),
+        topic(
+            channel(channel_node(depth=2), topic="b", name="x"),
+            channel(channel_node(depth=9), topic="b", name="y"),
+            name="b",
+        ),
+        topic(
+            channel(channel_node(depth=9), topic="c", name="x"),
+            channel(channel_node(), topic="c", name="z", paused=Paused.YES),
+            name="c",
+        ),
+    )
+    worst = {row.topic.name: row.worst and row.worst.channel.name for row in page_of(shown).rows}
+    assert worst == {"a": None, "b": "y", "c": "z"}

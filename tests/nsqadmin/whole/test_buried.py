@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
+from nsqcommon.wire.extensions import bury as bury_command
 from tests.support.cluster import name_of
 from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
@@ -208,6 +209,49 @@ def test_one_reason_and_named_messages(two: Two) -> None:
     two.post("/actions/kick_buried", "topic=t&channel=c&on=selected", status=400)
     two.post("/actions/kick_buried", "topic=t&channel=c&pick=0000000000000001@evil:80", status=400)
     assert sum(buried(two)) == 2 * COUNT - 4
+
+
+def bury_with(node: Nsqd, *reasons: str) -> None:
+    """Bury a message with each reason in the channel `c` of the topic `mails`."""
+    node.post("/topic/create?topic=mails")
+    node.post("/channel/create?topic=mails&channel=c")
+    node.connect().publish("mails", *[b"{}" for _ in reasons])
+    client = node.connect()
+    client.identify(client_id="mailer", feature_negotiation=True, extensions=["bury"])
+    client.subscribe("mails", "c", ready=len(reasons))
+    for message, reason in zip(client.messages(len(reasons)), reasons, strict=True):
+        client.send(bury_command(message.id, reason))
+    assert eventually(lambda: node.channel("mails").get("buried_count") == len(reasons))
+    client.close()
+
+
+def test_reasons_that_differ_in_a_number_are_one_row_and_one_kick(two: Two) -> None:
+    for at, node in enumerate(two.nodes):
+        numbers = range(100 * at, 100 * at + 8)
+        bury_with(
+            node, *(f"no address of customer {it}" for it in numbers), "no template for invoice 7", "out of paper"
+        )
+    tab = "/topics/mails/c?tab=buried"
+    eventually(lambda: "no address of customer" in two.admin.http("GET", tab).body.decode())
+    text = two.text(tab)
+    rows = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert (rows.count("<tr data-row"), rows.count("no address of customer *")) == (3, 1)
+    assert "16 reasons" in rows
+    assert "no address of customer 7<" not in rows  # ten are listed
+    assert "no template for invoice 7" in rows
+    href = re.search(r'href="(/actions/kick_buried[^"]*reason=no\+address[^"]*)"', rows)
+    assert href is not None, rows
+    plan = two.text(href[1])
+    assert "Kick 16 buried messages of mails/c" in plan
+    assert "16 different reasons contain this text" in plan
+    reason = re.search(r'name="reason" value="([^"]*)"', plan)
+    assert reason is not None
+    assert reason[1] == "no address of customer "
+    two.post("/actions/kick_buried", f"topic=mails&channel=c&rate=&reason={quote(reason[1])}")
+    assert eventually(lambda: buried(two, "mails") == [2, 2])
+    left = two.text(tab)
+    assert "no address of customer" not in left.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert all(it in left for it in ("no template for invoice 7", "out of paper"))
 
 
 def test_a_discard_wants_its_number_typed(two: Two) -> None:

@@ -244,6 +244,7 @@ def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
     assert 'name="rate"' in plan
     assert "only those that failed with “ValueError: no such order”" in plan
     assert "Cancel selected…" in page
+    assert page.index("&id=failed-2") < page.index("&id=failed-1")  # the newest first
     assert HTML not in shop.admin.http("GET", "/jobs/task?name=shop.charge").body.decode()
 
 
