@@ -324,7 +324,7 @@ def test_what_lands_where_is_shown_moves_and_is_forgotten(page: Browser, cluster
     for node in cluster.nodes:
         assert node.http("GET", f"/topic/log?topic={topic}&readers=true").json["readers"] == []
     page.open(f"/topics/{topic}?fresh=1")
-    page.wait_for_text("No reader has reported to any node", "[data-live='readers']")
+    page.wait_for_text("No program has reported that it reads", "[data-live='readers']")
 
 
 def test_a_channel_is_paused_and_unpaused_on_all_nodes(page: Browser, cluster: Cluster, topic: str) -> None:
