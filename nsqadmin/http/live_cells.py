@@ -193,8 +193,10 @@ def _put_channel(cells: Cells, channel: Channel, *, with_nodes: bool) -> None:
             cells[f"{of_node}/paused"] = "yes" if row.paused else "no"
 
 
-def _clients(channel: Channel) -> Iterator[tuple[str, Value]]:
+def _clients(channel: Channel, node: str = "") -> Iterator[tuple[str, Value]]:
     for client in channel.clients or ():
+        if node and client.node != node:
+            continue
         key = f"topics/{channel.topic}/{channel.name}/clients/{client.node}/{client.remote_address}"
         yield f"{key}/ready", client.ready_count
         yield f"{key}/in_flight", client.in_flight_count
@@ -238,18 +240,17 @@ def _one_node(snapshot: Snapshot, address: str) -> Iterator[tuple[str, Value]]:
     if (node := snapshot.node(address)) is None:
         return
     yield from _node(node)
+    cells: Cells = {}
     for topic in snapshot.topics:
         for row in topic.nodes:
             if row.node == address:
-                yield f"topics/{topic.name}@{address}/depth", row.depth
-                yield f"topics/{topic.name}@{address}/message_count", row.message_count
+                _OF_TOPIC_NODE.put(cells, f"topics/{topic.name}@{address}", row)
         for channel in topic.channels:
             for on_node in channel.nodes:
                 if on_node.node == address:
-                    key = f"topics/{topic.name}/{channel.name}@{address}"
-                    yield f"{key}/depth", on_node.depth
-                    yield f"{key}/in_flight", on_node.in_flight_count
-                    yield f"{key}/clients", on_node.client_count
+                    _OF_CHANNEL.put(cells, f"topics/{topic.name}/{channel.name}@{address}", on_node)
+            cells.update(_clients(channel, address))
+    yield from cells.items()
 
 
 def _rounded(value: float | None) -> float | None:

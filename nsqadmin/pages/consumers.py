@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -67,6 +68,7 @@ class ClientRow:
     client: Client
     topic: str
     channel: str
+    condition: Condition
     state: State
     rank: tuple[object, ...]  # orders consumers, worst first
 
@@ -83,7 +85,7 @@ class ClientRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientGroup:
     host: str
-    state: State  # of its worst connection
+    state: State  # of its worst connection; with numbers, and with those of the others, if they differ
     rank: tuple[object, ...]
     connections: int
     channels: tuple[tuple[str, str], ...]
@@ -121,6 +123,7 @@ def _client_row(channel: Channel, found: Judged) -> ClientRow:
         client=client,
         topic=channel.topic,
         channel=channel.name,
+        condition=found.condition,
         state=State(word[0].upper() + word[1:], _KINDS[found.condition]),
         rank=(*found.rank, client.hostname, client.client_id, client.node, client.remote_address),
     )
@@ -155,13 +158,13 @@ def client_groups(rows: Iterable[ClientRow], by: str) -> tuple[ClientGroup, ...]
 def _group(key: str, rows: list[ClientRow]) -> ClientGroup:
     clients = [row.client for row in rows]
     working = [
-        row for row in rows if row.state.word != "Idle"
+        row for row in rows if row.condition is not Condition.IDLE
     ]  # a connection without work says nothing about the others
     worst = min(working or rows, key=lambda row: row.rank)
     ages = [client.oldest_in_flight for client in clients if client.oldest_in_flight is not None]
     return ClientGroup(
         host=key,
-        state=worst.state,
+        state=worst.state if len({row.condition for row in working}) <= 1 else _counted(rows),
         rank=(*worst.rank[:3], key),
         connections=len(rows),
         channels=_worst_first(rows),
@@ -174,6 +177,17 @@ def _group(key: str, rows: list[ClientRow]) -> ClientGroup:
         requeue_rate=_summed(client.requeue_rate for client in clients),
         oldest=max(ages, default=None),
     )
+
+
+def _counted(rows: Iterable[ClientRow]) -> State:
+    """Say how many connections are in which state, the worst first: "3 stuck, 27 OK"."""
+    counts = Counter(row.condition for row in rows)
+    worst, *others = (
+        State(f"{counts[it]} {'with ' if it is Condition.NOT_READY else ''}{it}", _KINDS[it])
+        for it in Condition
+        if it in counts
+    )
+    return replace(worst, also=tuple(others))
 
 
 def _worst_first(rows: Iterable[ClientRow]) -> tuple[tuple[str, str], ...]:

@@ -106,6 +106,11 @@ class Query:
     where: tuple[str, ...] = ()  # parts of the name of a topic to search, in lower case
 
     @property
+    def is_main_word(self) -> bool:
+        """True if the verb was typed, or its beginning: another word for it, such as "send", is more likely a name."""
+        return self.verb is not None and self.verb.value.startswith(self.words[0])
+
+    @property
     def objects(self) -> tuple[str, ...]:
         return tuple(name.lower() for name in self.names)
 

@@ -125,8 +125,8 @@ class _Finder:
         if query.verb not in (None, Verb.GO):  # "drain" may be the name of a topic, too, which is then more likely
             closeness = Closeness(query.words)
             first = sum(closeness.of(it.path) <= EQUAL_PART for it in places)
-        if query.verb is not None and not query.is_whole_verb and not query.names:
-            first = len(places)
+        if query.verb is not None and not query.names and not (query.is_whole_verb and query.is_main_word):
+            first = min(len(places), MOST - _MOST_COMMANDS)
         shown = [self._hit(it) for it in places]
         return [*searches, *shown[:first], *commands, *shown[first:]]
 

@@ -47,7 +47,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "ready": Entry(
         "Ready (RDY)",
-        "How many messages the consumers allow to be in flight. With 0, a consumer is connected but gets nothing.",
+        "How many messages the consumers allow to be in flight. With 0, a consumer is connected but gets nothing. A client that backs off after failures lowers it and keeps the messages that it has: so it may be smaller than in flight for a while.",
     ),
     "in-rate": Entry("In", "Messages that arrive each second, between the last two samples."),
     "out-rate": Entry(
@@ -76,7 +76,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "utilisation": Entry(
         "Utilisation",
-        "In flight divided by ready, on the nodes that answer. Near 100 % all consumers are busy: more consumers or a larger max_in_flight would help.",
+        "In flight divided by ready, on the nodes that answer, at most 100 %. Near that, all consumers are busy: more consumers or a larger max_in_flight would help.",
     ),
     "consumers": Entry(
         "Consumers",

@@ -119,8 +119,8 @@ def form_as(value: float | None, form: str) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Let browsers break lines in a name after `. _ - / :`."""
-    return Markup(re.sub(r"([._\-/:])(?=.)", r"\1<wbr>", str(escape(text))))
+    """Let browsers break lines in a name after `. _ - / :`, and before `#ephemeral`."""
+    return Markup(re.sub(r"([._\-/:])(?=.)|(?<=[^&])(?=#)", r"\1<wbr>", str(escape(text))))  # &#39; is an escape
 
 
 def drain(channel: Channel) -> str:

@@ -57,7 +57,7 @@ WARNING: Final = State("Warning", "warning")
 HEALTH: Final = {
     Health.OK: State("OK", "ok"),
     Health.SLOW: State("Slow", "warning"),
-    Health.DOWN: State("Down", "problem"),
+    Health.DOWN: State("No answer", "problem"),
     Health.NEVER: State("Never reached", "problem"),
 }
 _PAUSES: Final = frozenset(("D1", "D2", "D20"))  # the rules that say what a word of the state says

@@ -39,7 +39,7 @@ def test_a_partial_failure_is_told_once_and_the_rest_is_shown(chromium: Browser,
             assert "here" in page.text("main table")
             shot(page, "node-killed")
             page.open("/nodes?fresh=1")
-            page.wait_for_text("Down", "main")
+            page.wait_for_text("No answer", "main")
 
 
 def test_an_nsqlookupd_that_does_not_know_a_topic_is_no_error(page: Browser, cluster: Cluster) -> None:

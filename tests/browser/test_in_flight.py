@@ -38,7 +38,7 @@ def test_without_scripts_it_leads_to_the_consumer_and_back(page: Browser) -> Non
     page.allow_scripts(False)
     page.open(f"{TAB}&client=w1.lan")
     page.wait_for_text("2 messages of the consumer w1.lan")
-    page.click("#messages td[data-label=Consumer] a")
+    page.click("#messages td[data-label='Host (client id)'] a")
     page.wait_for_text("Only 127.0.0.1:")
     fits = page.run("return document.documentElement.scrollWidth <= innerWidth")
     assert fits

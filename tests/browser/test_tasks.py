@@ -188,7 +188,7 @@ def test_a_node_is_drained_in_three_clicks_and_taken_back(hand: Hand, trouble: T
     hand.click("Nodes", "header nav a")
     hand.page.wait_for_text(name_of(node), "main")
     row = f"tr:has(th a[href*='{node.http_address[1]}'])"
-    hand.click("Drain…", f"{row} a")
+    hand.click("Drain node…", f"{row} a")
     hand.page.wait_for_text("wait for", "#dialog")
     hand.page.wait_for_text("that finish nothing at present", "#dialog")
     hand.click("Drain", "#dialog button.final")
@@ -217,7 +217,7 @@ def test_a_node_that_hangs_makes_no_open_page_look_better(
     node.send_signal(signal.SIGSTOP)
     try:
         hand.page.wait_for_text(name_of(node), "main [data-live]")
-        hand.page.wait_for_text("is down", "main")
+        hand.page.wait_for_text("does not answer: ", "main")
         for _ in range(10):
             assert hand.page.run(depth) >= before
             assert "Paused" in hand.page.text("main")
@@ -231,5 +231,5 @@ def test_a_node_that_hangs_makes_no_open_page_look_better(
     finally:
         node.send_signal(signal.SIGCONT)
     hand.page.open("/topics/payments/ledger")
-    hand.page.wait("!document.querySelector('main').innerText.includes('down since')")
+    hand.page.wait("!document.querySelector('main').innerText.includes('does not answer')")
     assert hand.page.run(depth) == before

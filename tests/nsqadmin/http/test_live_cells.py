@@ -50,3 +50,15 @@ def test_whose_number_it_is() -> None:
         "",
     ]
     assert [topic_of(it) for it in ("channel:t/c", "topic:t", "node:t", "topics")] == ["t", "t", "", ""]
+
+
+def test_all_numbers_of_a_nodes_rows_are_live_so_that_they_fit_its_totals() -> None:
+    here, there = client("n1:4151", ready_count=2), client("n2:4151")
+    row = channel_node(depth=3, deferred_count=4, requeue_count=5, timeout_count=6, clients=(here,))
+    one = topic(channel(row, channel_node("n2:4151", clients=(there,))))
+    cells = cells_of(snapshot(one), "node:n1:4151")
+    ends = ("depth", "backend_depth", "in_flight", "deferred", "requeue_count", "timeout_count", "clients")
+    assert [cells[f"topics/t/c@n1:4151/{end}"] for end in ends] == [3, 0, 0, 4, 5, 6, 1]
+    assert cells["topics/t@n1:4151/backend_depth"] == 0
+    assert cells["topics/t/c/clients/n1:4151/10.0.0.1:5000/ready"] == 2
+    assert not any("n2:4151" in key for key in cells)

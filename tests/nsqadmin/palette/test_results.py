@@ -64,6 +64,18 @@ def test_a_kind_keeps_other_kinds_out() -> None:
     assert {it.kind for it in answer("channel orders").hits} == {Kind.CHANNEL}
 
 
+def test_names_come_before_a_command_of_which_only_another_word_was_typed() -> None:
+    picture = snapshot(
+        topic(channel(name="send", topic="mails"), name="mails"), *(topic(name=f"t{it}") for it in range(9))
+    )
+    task = TaskQueue(name="shop.send_receipt", topic="mails", channel="send")
+    found = answer("send", picture=picture, tasks=(task,)).hits
+    assert [it.name for it in found[:2]] == ["mails/send", "shop.send_receipt"]
+    assert {it.kind for it in found[2:]} == {Kind.COMMAND}
+    assert answer("publish", picture=picture, tasks=(task,)).hits[0].name.startswith("Publish to topic ")
+    assert answer("send t3", picture=picture, tasks=(task,)).hits[0].name == "Publish to topic t3"
+
+
 def test_a_topic_that_is_named_like_a_command_comes_before_it() -> None:
     picture = snapshot(topic(name="drain"), topic(name="drained-orders"))
     found = answer("drain", picture=picture)

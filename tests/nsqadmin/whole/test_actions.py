@@ -159,10 +159,11 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     def page() -> str:
         return cluster.page(f"/nodes/{name}?fresh=1")
 
-    eventually(lambda: "Drain…" in page())
+    eventually(lambda: "Drain node…" in page())
     plan = cluster.page(f"/nodes/drain?node={name}")
     assert "5 messages wait for 1 consumer" in plan
-    assert "105 messages in 1 channel will not drain" in plan
+    assert "Safe to stop now: no" in plan
+    assert "105 messages will not drain, and stay on its disk: 105 in 1 channel without consumers." in plan
     done = cluster.admin.http("POST", "/nodes/drain", f"node={name}".encode(), headers=FORM)
     assert b"Done." in done.body
     eventually(lambda: "refusing publishes from now on" in node.log)
@@ -177,7 +178,7 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     for _ in range(4):
         consumer.finish(consumer.message())
     eventually(lambda: "Safe to stop now" in page())
-    assert "105 messages in 1 channel without consumers will stay on its disk" in page()
+    assert "105 messages will stay on its disk: 105 in 1 channel without consumers." in page()
     findings = cluster.admin.json("GET", "/api/v2/diagnose").json["findings"]
     assert [it["severity"] for it in findings if it["node"] == name] == ["info"]
 
@@ -185,7 +186,7 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     assert b"Done." in undone.body
     assert node.http("POST", "/pub?topic=orders", b"again").status == 200
     eventually(lambda: not any("state" in it for it in cluster.lookupd.get("/nodes")["producers"]))
-    eventually(lambda: "Drain…" in page())
+    eventually(lambda: "Drain node…" in page())
     activity = cluster.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]
     assert [it["what"] for it in activity][:2] == ["undrain_node", "drain_node"]
     assert cluster.admin.http("GET", "/nodes/drain?node=127.0.0.1:1").status == 404

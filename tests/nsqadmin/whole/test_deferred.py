@@ -40,7 +40,7 @@ class Three:
 
     def wait_for_all(self) -> None:
         """Wait until the tab shows the messages of all nodes. It is 404 until a sample has the topic."""
-        eventually(lambda: f"{3 * COUNT} messages on 3 nodes" in self.admin.http("GET", TAB).body.decode())
+        eventually(lambda: f"{3 * COUNT}</span> messages on 3 nodes" in self.admin.http("GET", TAB).body.decode())
 
     def post(self, path: str, form: str, status: int = 200) -> str:
         headers = {"content-type": "application/x-www-form-urlencoded"}

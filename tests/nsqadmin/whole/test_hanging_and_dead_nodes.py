@@ -113,10 +113,10 @@ def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three)
             assert f"</a> · {address}" not in nodes  # the address is not said twice
             assert nodes.count("Forget node…") == 1
             page = text_of(admin, "/topics/orders/billing")
-            assert f">{address}</a> is down: 100 messages, last seen" in page
+            assert f">{address}</a> does not answer: 100 messages, last seen" in page
             assert "keeps up" not in page
             lonely = text_of(admin, "/topics/letters/post")
-            assert f">{address}</a> is down: 50 messages, last seen" in lonely
+            assert f">{address}</a> does not answer: 50 messages, last seen" in lonely
             series = admin.json("GET", "/api/v2/series?key=channel:orders/billing").json
             assert (series["values"]["depth"][-1], series["last_known"]["depth"][-1]) == (310.0, 100.0)
             assert "last known" in page.partition('class="charts')[2]
@@ -141,12 +141,12 @@ def test_a_dead_node_is_shown_with_what_it_had_until_a_person_forgets_it(three: 
     with watching(three, history) as admin:
         wait_for_depth(admin, 350)
         eventually(lambda: [it["node"] for it in health(admin)["silent"]] == [address])
-        assert f">{address}</a> is down: 50 messages, last seen" in text_of(admin, "/topics/letters")
+        assert f">{address}</a> does not answer: 50 messages, last seen" in text_of(admin, "/topics/letters")
         assert "50 messages of this when it last answered" in text_of(admin, "/actions/delete_topic?topic=letters")
         assert "50 messages of this when it last answered" in text_of(
             admin, "/actions/create_channel?topic=letters&channel=post&node="
         )
-        assert text_of(admin, f"/nodes/{address}").count("Down since") == 1
+        assert text_of(admin, f"/nodes/{address}").count("No answer since") == 1
 
         asked = text_of(admin, f"/nodes/forget?node={address}")
         assert "no longer show 150 messages of 2 topics" in asked

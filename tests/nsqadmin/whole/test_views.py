@@ -115,7 +115,7 @@ def test_the_worst_consumer_is_first_and_its_state_is_in_words() -> None:
 def test_a_group_of_consumers_is_as_bad_as_its_worst_and_the_worst_group_is_first() -> None:
     clients = (a_consumer("c1", 10.0, host="a"), a_consumer("c2", 10.0, host="b"), a_consumer("c3", 0.0, host="b"))
     rows = client_rows(channel(channel_node(clients=clients)), NOW) or ()
-    assert [(it.host, it.state.word) for it in client_groups(rows, "host")] == [("b", "Stuck"), ("a", "OK")]
+    assert [(it.host, it.state.word) for it in client_groups(rows, "host")] == [("b", "1 stuck"), ("a", "OK")]
 
 
 def test_a_group_is_idle_only_if_all_of_it_is() -> None:
@@ -125,6 +125,18 @@ def test_a_group_is_idle_only_if_all_of_it_is() -> None:
         for clients in ((busy, idle), (idle,))
     ]
     assert [group.state.word for (group,) in groups] == ["OK", "Idle"]
+
+
+def test_a_group_of_consumers_in_different_states_counts_them() -> None:
+    clients = (
+        a_consumer("c1", 0.0),
+        a_consumer("c2", 10.0),
+        a_consumer("c3", 10.0),
+        a_consumer("c4", 0.0, in_flight=0),
+    )
+    (group,) = client_groups(client_rows(channel(channel_node(clients=clients)), NOW) or (), "host")
+    said = (group.state, *group.state.also)
+    assert [(it.word, it.kind) for it in said] == [("1 stuck", "problem"), ("1 idle", "muted"), ("2 OK", "ok")]
 
 
 def test_a_group_names_the_channels_of_its_worst_consumers_first() -> None:
@@ -252,6 +264,8 @@ def test_links_arrive_where_they_are_meant(path: str, href: str) -> None:
 
 def test_names_may_be_wrapped_and_are_escaped() -> None:
     assert breakable("a.b<c>") == "a.<wbr>b&lt;c&gt;"
+    assert breakable("a_b#ephemeral") == "a_<wbr>b<wbr>#ephemeral"
+    assert breakable("'") == "&#39;"
 
 
 def test_static_files_are_found_by_hash_and_nothing_else_is() -> None:
