@@ -187,7 +187,8 @@ const Numbers = (() => {
   }
 
   // Fetches the page again and replaces the parts that have changed. A part is not replaced while the user is in it:
-  // while it has the pointer or the focus, only its numbers change. Returns whether that was done.
+  // while it has the pointer or the focus, only its numbers change. What the user has just done is shown under the
+  // pointer as well. Returns whether that was done.
   let underWay = null;
   async function refresh({ fresh = false, waits = fresh } = {}) {
     while (waits && underWay) await underWay; // its answer may be older than what the user has just done
@@ -203,7 +204,7 @@ const Numbers = (() => {
       const answer = await fetch(url, { headers: { accept: "text/html" } });
       live.isOut = answer.status === 401;
       if (!answer.ok) throw new Error(`${answer.status}`);
-      take(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      take(new DOMParser().parseFromString(await answer.text(), "text/html"), fresh);
       live.failures = 0;
       live.lastAnswer = Date.now();
       showLost();
@@ -217,13 +218,13 @@ const Numbers = (() => {
     }
   }
 
-  function take(page) {
+  function take(page, isAsked) {
     live.taken = Number(page.body.dataset.taken) || live.taken;
     document.title = page.title;
     for (const part of $$("[data-live]")) {
       const fresh = $(`[data-live="${part.dataset.live}"]`, page);
       if (!fresh || fresh.innerHTML === part.dataset.was || "grown" in part.dataset) continue;
-      if (part.matches(":hover") && part.matches("[data-table]") || part.contains(document.activeElement)) {
+      if (!isAsked && part.matches(":hover") && part.matches("[data-table]") || part.contains(document.activeElement)) {
         for (const cell of $$("[data-k]", fresh)) for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`, part)) write(old, cell.textContent);
         continue;
       }
