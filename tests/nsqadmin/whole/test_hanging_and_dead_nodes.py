@@ -123,6 +123,10 @@ def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three)
             dialog = text_of(admin, "/actions/delete_topic?topic=orders")
             assert f"{address} does not answer. It is asked anyway" in dialog
             assert "100 messages of this when it last answered" in dialog
+            drain = text_of(admin, f"/nodes/drain?node={address}")
+            assert "Safe to stop now: unknown." in drain
+            assert "It does not answer; when it last did, " in drain
+            assert "It accepts messages" not in drain
         finally:
             three.third.send_signal(signal.SIGCONT)
         eventually(lambda: not health(admin)["silent"])
