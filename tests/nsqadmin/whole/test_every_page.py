@@ -41,7 +41,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Page]]:
         silent = f"{host_of(COUNT - 1)}:{it.nodes[-1].http_address[1]}"
         found["silent"] = pages_of(it.admin, f"/nodes/{quote(silent, safe='')}", each=1)
     with wide_cluster(tmp_path_factory.mktemp("empty"), count=1, is_filled=False) as it:
-        found["empty"] = pages_of(it.admin, each=1)
+        found["empty"] = pages_of(it.admin, each=2)
     return found
 
 
