@@ -192,8 +192,7 @@ class _Ring:
 
     def mean(self, first: int, last: int) -> tuple[array[float], array[float] | None]:
         """Return the mean of the known values of each column, or unknown if there are none; and of last known parts."""
-        kept = self._numbers
-        numbers = range(max(first, kept.start), min(last, self.last) + 1)
+        numbers = range(max(first, self._numbers.start), min(last, self.last) + 1)
         # A row without last known parts is a zero in their mean, and a row that is missing isn't.
         there = [number for number in numbers if not isnan(self.value(number, self.layout.partial))]
         if not there:
@@ -223,18 +222,13 @@ class _Ring:
 
     @property
     def is_zero(self) -> bool:
-        """Whether `forget_zeros` has found nothing else."""
-        return not any(self._columns)
+        """Return True if all known rows are zero, as far as `forget_zeros` has found out."""
+        return all(column is None for column in self._columns)
 
     def dump(self) -> tuple[int, int, int, list[bytes], bytes]:
         columns = [b"" if column is None else column.tobytes() for column in self._columns]
-        return (
-            self.size,
-            self.first,
-            self.last,
-            columns,
-            b"" if self._last_known is None else self._last_known.tobytes(),
-        )
+        parts = b"" if self._last_known is None else self._last_known.tobytes()
+        return self.size, self.first, self.last, columns, parts
 
     @classmethod
     def load(
