@@ -2,8 +2,11 @@
 
 Each run has its own seed (of the order of tests and of Python's hashes), load and number of workers: of ten runs, two run
 beside six busy processes, four beside two, and four have the machine to themselves; two of them have one worker. The
-file of results has a line for each run: a command that is started again goes on after the last one, unless something
-else than tests, scripts and documents has changed. A test that was mended is run many times by itself.
+file of results has a line for each run: a command that is started again goes on with those that are not in it, unless
+something else than tests, scripts and documents has changed. A test that was mended is run many times by itself.
+
+`--part 1/3`, in each of three checkouts at the same time, makes a third of the runs that have busy processes beside
+them: the workers of the other two are these, so that no time is spent on processes that only compute.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ while os.getppid() == int(sys.argv[1]):  # so it ends also if we are killed
         pass
 """
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
-OTHER_RUNS: Final = 2  # exit status: the file has runs of something else
+OTHER_RUNS: Final = 2  # exit status: the file has runs of something else, or the arguments are wrong
 _PASSED, _TESTS_FAILED = 0, 1  # pytest's exit statuses; any other one means that the run itself went wrong
 
 
@@ -83,10 +86,11 @@ def read(path: Path) -> list[Result]:
     return [Result(**json.loads(line)) for line in lines]
 
 
-def run(it: Run, arguments: Sequence[str]) -> Result:
+def run(it: Run, arguments: Sequence[str], *, others: int = 0) -> Result:
+    """Run all tests. `others` are busy processes that are there already."""
     environ = {**os.environ, "PYTHONHASHSEED": str(it.seed % (1 << 32))}
     began = time.monotonic()
-    with _busy(it.busy):
+    with _busy(max(0, it.busy - others)):
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", f"--shuffle={it.seed}"),
             *(f"--numprocesses={it.workers}", "--dist=loadfile", "--no-loadscope-reorder", *arguments),
@@ -145,7 +149,8 @@ Runs all tests so many times, in another order each time, alone and beside busy 
 arguments go to pytest: `scripts/test-flakes 50 tests/e2e/test_tls.py`.
 """
 STATUS: Final = (
-    "Exit status: 0 if nothing has failed in any run, 1 if something has, 2 if the file has runs of something else."
+    "Exit status: 0 if nothing has failed in any run, 1 if something has, 2 if the file has runs of something else or "
+    "the arguments are wrong."
 )
 
 
@@ -159,6 +164,15 @@ class FlakesOptions:
         "a line for each run; what it has is not run again (default: build/flakes.jsonl)",
         word="FILE",
     )
+    part: str = option("", "the second of three parts that run at the same time, each in a checkout: 2/3", word="K/N")
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """Return which part, from 0 on, of how many. Raise ValueError for what is none."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise ValueError(f"--part={text} is not like 2/3")
+    return int(part) - 1, int(parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,14 +186,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"test-flakes: {options.results} has runs of {last}; name another file with --results", file=sys.stderr)
         return OTHER_RUNS
     seed = results[0].seed if results else options.seed
+    try:
+        part, parts = part_of(options.part or "1/1")
+    except ValueError as error:
+        print(f"test-flakes: {error}", file=sys.stderr)
+        return OTHER_RUNS
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    for number in range(len(results), options.runs):
-        result = run(plan(number, seed), asked)
+    known = {it.number for it in results}
+    for number in range(part, options.runs, parts):
+        it = plan(number, seed)
+        if number in known or (parts > 1 and not it.busy):
+            continue
+        result = run(it, asked, others=(parts - 1) * WORKERS)
         results.append(result)
         with open(options.results, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(result)) + "\n")
         print(summary([result]), flush=True)
-    print(summary(results))
+    print(summary(sorted(results, key=lambda it: it.number)))
     return 1 if any(it.status for it in results) else 0
 
 

@@ -51,7 +51,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Have runs recorded instead of made; the second one fails."""
     done: list[Run] = []
 
-    def record(it: Run, arguments: Any) -> Result:
+    def record(it: Run, arguments: Any, *, others: int) -> Result:
+        assert others in (0, 2 * flakes.WORKERS)
         done.append(it)
         failed = ["tests/test_a.py::test_b"] if it.number == 1 else []
         of_run = (it.number, it.seed, it.busy, it.workers, 60.0, int(bool(failed)), failed)
@@ -68,6 +69,23 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path, ran: list[Run]) -> None
     assert flakes.main(["3", results, "--seed=9"]) == 1
     assert [(it.number, it.seed) for it in ran] == [(0, 5), (1, 6), (2, 7)]
     assert [it.failed for it in read(tmp_path / "results")] == [[], ["tests/test_a.py::test_b"], []]
+
+
+def test_parts_that_run_at_the_same_time_leave_those_that_want_to_be_alone(tmp_path: Path, ran: list[Run]) -> None:
+    results = f"--results={tmp_path / 'results'}"
+    for part in ("2/3", "1/3", "3/3"):
+        flakes.main(["10", results, f"--part={part}"])
+    assert [it.number for it in ran] == [1, 4, 0, 3, 2, 5]
+    assert all(it.busy for it in ran)
+    flakes.main(["10", results])
+    assert [(it.number, it.busy) for it in ran[6:]] == [(6, 0), (7, 0), (8, 0), (9, 0)]
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "2", "a/b"])
+def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], ran: list[Run], part: str) -> None:
+    assert flakes.main(["10", f"--part={part}"]) == flakes.OTHER_RUNS
+    assert capsys.readouterr().err == f"test-flakes: --part={part} is not like 2/3\n"
+    assert ran == []
 
 
 @pytest.mark.parametrize(("commit", "arguments"), [("def", []), ("abc", ["tests/e2e/test_tls.py"])])
