@@ -30,7 +30,8 @@ PEERS: Final = Path(__file__).parent / "peers"
 PYTHON_PEERS: Final = ("pynsq", "gnsq", "ansq")
 ALL_PEERS: Final = (*PYTHON_PEERS, "nsqjs", "go-nsq")
 DELAY_MS: Final = 400
-LIMIT: Final = 120  # seconds for a peer
+LIMIT: Final = 120.0  # seconds for a peer
+GIVES_UP: Final = 100.0  # seconds after which a peer says what it has got
 # Seconds. A message that is touched in the middle of its timeout is finished soon after it would have ended. A busy peer
 # may be late by nearly half of the timeout with both.
 TIMEOUT: Final = 5.0
@@ -69,7 +70,7 @@ def run(peer: str, nsqd: Nsqd, what: dict[str, Any], *, topic: str = "") -> list
     done = forked.run(
         command(peer),
         env=environment(),
-        input=json.dumps({"host": host, "port": port, "topic": topic, "stats": stats, **what}),
+        input=json.dumps({"host": host, "port": port, "topic": topic, "stats": stats, "limit": GIVES_UP, **what}),
         text=True,
         timeout=LIMIT,
     )

@@ -65,7 +65,7 @@ async def main() -> None:
     for connection in reader.connections:
         await connection.rdy(200)
     writer = await ansq.create_writer(nsqd_tcp_addresses=[address])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(plan["limit"]):
         await asyncio.gather(publish(writer), consume(reader))
     await writer.close()
     json.dump(arrived, sys.stdout)

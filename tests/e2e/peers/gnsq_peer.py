@@ -84,7 +84,7 @@ for bodies in plan["mpub"]:
 for body in plan["dpub"]:
     producer.publish(topic, body.encode(), defer=plan["delay_ms"])
     answered()
-done.wait(30)
+done.wait(plan["limit"])
 gevent.sleep(0.1)  # until the last answer is sent
 consumer.close()
 producer.close_stream() if is_special else producer.close()
