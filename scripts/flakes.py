@@ -38,6 +38,7 @@ while os.getppid() == int(sys.argv[1]):  # so it ends also if we are killed
         pass
 """
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
+_HANGS: Final = 1200  # seconds after which a test hangs, however busy the machine is
 OTHER_RUNS: Final = 2  # exit status: the file has runs of something else, or the arguments are wrong
 _PASSED, _TESTS_FAILED = 0, 1  # pytest's exit statuses; any other one means that the run itself went wrong
 
@@ -93,7 +94,8 @@ def run(it: Run, arguments: Sequence[str], *, others: int = 0) -> Result:
     with _busy(max(0, it.busy - others)):
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", f"--shuffle={it.seed}"),
-            *(f"--numprocesses={it.workers}", "--dist=loadfile", "--no-loadscope-reorder", *arguments),
+            *(f"--numprocesses={it.workers}", "--dist=loadfile", "--no-loadscope-reorder"),
+            *(f"--override-ini=faulthandler_timeout={_HANGS}", *arguments),
         ]
         done = subprocess.run(
             command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, errors="replace", check=False
