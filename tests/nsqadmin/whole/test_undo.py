@@ -78,7 +78,7 @@ def cluster(daemons: tuple[list[Nsqd], Nsqlookupd]) -> Iterator[Cluster]:
         for start in range(0, len(BODIES), 5):  # each time more than fits into a file of the forgetful node
             node.post("/mpub?topic=orders", b"\n".join(BODIES[start : start + 5]))
     eventually(lambda: len(lookupd.producers("orders")) == 3)
-    quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=3s")
+    quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=5s")
     try:
         with Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick) as admin:
             it = Cluster(nodes, admin, lookupd)
