@@ -109,6 +109,32 @@ def test_an_unknown_extra_is_named_with_those_that_there_are(tree: Path) -> None
     assert not (tree / ".venv").exists()
 
 
+SYSTEM: Final = Path("/usr/bin/python3")
+HAS_ALL: Final = "import ensurepip, os, sysconfig, venv; os.stat(sysconfig.get_path('include') + '/Python.h')"
+
+
+def version_of_system() -> str:
+    if not SYSTEM.exists() or subprocess.run([SYSTEM, "-c", HAS_ALL], capture_output=True, check=False).returncode:
+        pytest.skip("the system has no Python with which everything can be installed")
+    asked = [SYSTEM, "-c", "import sys; print(sys.version_info[:2])"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def chosen(tree: Path, slow_version: str, **environment: str) -> str:
+    """Return which Python is chosen where python3 answers with its version if it is not optimized."""
+    python = executable(tree / "bin/python3", f"#!/bin/sh\necho '{slow_version}'\n")
+    path = f"{python.parent}:{os.environ['PATH']}"
+    return started(tree / "scripts/which-python", PATH=path, **environment).stdout.strip()
+
+
+def test_the_system_s_python_is_chosen_before_one_of_its_version_that_is_not_optimized(tree: Path) -> None:
+    same = version_of_system()
+    assert chosen(tree, slow_version=same) == str(SYSTEM)
+    assert chosen(tree, slow_version="(3, 4)") == "python3"
+    assert chosen(tree, slow_version="") == "python3"
+    assert chosen(tree, slow_version=same, PYTHON="python3.99") == "python3.99"
+
+
 @pytest.mark.parametrize("script", ["setup", "run-broker"])
 def test_a_python_that_is_too_old_is_refused_with_its_version(script: str, tree: Path, tmp_path: Path) -> None:
     old = executable(tmp_path / "bin/python3", TOO_OLD)
