@@ -97,6 +97,7 @@ class Server:
     program: ClassVar[str]  # without which it cannot run
     protocol: ClassVar[str] = ""  # of `bench/peers/load`
     kind: str = ""  # of an AMQP queue
+    warm_up: ClassVar[float] = 0.0  # seconds of the same kind of work before each second of a load
     _greeting: ClassVar[bytes] = b""
 
     def __init__(self, folder: Path, *, speed: float = 1.0, python: Sequence[str] = (sys.executable,)) -> None:
@@ -276,7 +277,11 @@ class GoNsqd(Nsq):
 
     @classmethod
     def lacks(cls) -> str:
-        return super().lacks() if cls.program else "its binary was not named (--go-nsqd FILE)"
+        return (
+            super().lacks()
+            if cls.program
+            else "its binary was not named (--go-nsqd FILE, or its folder in NSQ_ORIGINAL)"
+        )
 
     @classmethod
     def version(cls) -> str:
@@ -375,6 +380,7 @@ class RabbitMq(Server):
     protocol = "amqp"
     _greeting = b"AMQP\x00\x00\x09\x01"
     _script: ClassVar[str] = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # Debian's own asks to be root
+    _epmd_program: ClassVar[str] = "epmd"
 
     def __init__(self, folder: Path, kind: str = "", *, speed: float = 1.0) -> None:
         """Configure a node. `kind` is that of its queues; waits of RabbitMQ's are divided by the speed."""
@@ -425,7 +431,7 @@ class RabbitMq(Server):
 
     def launch(self) -> None:
         if self._epmd is None:
-            command = ["epmd", "-port", str(self._epmd_port), "-address", HOST]
+            command = [self._epmd_program, "-port", str(self._epmd_port), "-address", HOST]
             self._epmd = Process(command, self.folder / "epmd.txt")
         super().launch()
 

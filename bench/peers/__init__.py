@@ -1,11 +1,14 @@
 """Other brokers beside ours: the same work in C load generators, on NSQ's protocol and on theirs, in one run.
 
+Kafka does the same work with its own client, and has a table of its own: that client is most of what one measures.
+
 Each round measures every broker in turn, as a fresh process on an empty folder, and begins with another one. Ratios are
 taken round by round, so that a machine that slows down or speeds up favours nobody.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +19,18 @@ from typing import Final
 from bench.builds import Build
 from bench.peers import backlog, draw, kills
 from bench.peers.loader import Loader, NotReady
-from bench.peers.loads import FIGURES, KILL, LATENCIES, LOADS, PACES, PUBLISHING, RATES, Figure, measure_one
+from bench.peers.loads import (
+    CLIENT_TIMES,
+    FIGURES,
+    KILL,
+    LATENCIES,
+    LOADS,
+    PACES,
+    PUBLISHING,
+    RATES,
+    Figure,
+    measure_one,
+)
 from bench.peers.result import Result
 from bench.peers.rows import Measurements, Missing, Values, rows_of
 from bench.peers.tables import page
@@ -45,7 +59,9 @@ class PeersSettings(Settings):
         _USUAL,
         f"seconds with a backlog before memory is looked at, and of a queue before a kill (default: {_FULL['rest']:g})",
     )
-    go_nsqd: str = option("", "the program of Go's nsqd, to be measured as well", word="FILE")
+    go_nsqd: str = option(
+        "", "the program of Go's nsqd, to be measured as well (default: that in the folder NSQ_ORIGINAL)", word="FILE"
+    )
     quick: bool = option(False, f"small and short, and only {', '.join(QUICK_PEERS)}, and Go's nsqd if named")
     json: Path | None = option(None, "the result file (default: in --results)", word="FILE")
     draw: Path | None = option(None, "measure nothing; draw this into the documents", word="RESULT")
@@ -67,10 +83,17 @@ def run(settings: PeersSettings, work: Work) -> list[Row]:
 
 
 def _wanted(settings: PeersSettings) -> list[Variant]:
-    known = {variant.name: variant for variant in variants(settings.flag, settings.go_nsqd)}
-    quick = [name for name in known if name in QUICK_PEERS or (settings.go_nsqd and name.startswith(GO))]
+    go_nsqd = settings.go_nsqd or _original()
+    known = {variant.name: variant for variant in variants(settings.flag, go_nsqd)}
+    quick = [name for name in known if name in QUICK_PEERS or (go_nsqd and name.startswith(GO))]
     names = _chosen(settings.peers, tuple(known), quick if settings.quick else tuple(known))
     return [known[name] for name in names]
+
+
+def _original() -> str:
+    """Return the program in the folder that names NSQ's own to tests/original, too. Empty: no folder is named."""
+    folder = os.environ.get("NSQ_ORIGINAL", "")
+    return str(Path(folder) / "nsqd") if folder else ""
 
 
 def _chosen(given: str, known: Sequence[str], usual: Sequence[str]) -> list[str]:
@@ -202,7 +225,7 @@ def in_turn(measured: Sequence[Variant], number: int) -> Iterator[Variant]:
 
 
 def _figure_named(name: str) -> Figure:
-    return next(figure for figure in FIGURES if figure.name == name)
+    return next(figure for figure in (*FIGURES, *CLIENT_TIMES.values()) if figure.name == name)
 
 
 def publish(report: Report, settings: PeersSettings) -> None:

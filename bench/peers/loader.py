@@ -1,4 +1,4 @@
-"""The load generator for several protocols: `load/*.c`, compiled into the folder of the run."""
+"""The load generators: `load/*.c` for several protocols, and `load/java` for Kafka, compiled into the folder of the run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+from bench.rivals import JARS
 from bench.work import SLACK, Failed, Load, compiled, parsed, started
 
 SOURCES: Final = Path(__file__).parent / "load"
+KAFKA: Final = "kafka"  # the protocol that the load generator in Java speaks
 DONE, CLOSED, SHORT, NOT_READY = 0, 3, 4, 5  # exit statuses, see the head of load.c
 
 
@@ -83,4 +85,13 @@ class Loader:
     def _command(self, mode: str, target: Target, queue: str, keys: dict[str, object]) -> list[str]:
         settings = {"kind": target.kind, **keys} if target.kind else keys
         words = [f"{key}={value}" for key, value in settings.items()]
-        return [str(self._program), mode, target.protocol, str(target.port), queue, *words]
+        program = self._in_java() if target.protocol == KAFKA else [str(self._program)]
+        return [*program, mode, target.protocol, str(target.port), queue, *words]
+
+    def _in_java(self) -> list[str]:
+        """Return the command of the load generator in Java, which the first call compiles."""
+        classes = self._program.with_name("java")
+        if not (classes / "Load.class").exists():
+            words = ["javac", "-cp", f"{JARS}/*", "-d", classes, *sorted((SOURCES / "java").glob("*.java"))]
+            subprocess.run(words, check=True, timeout=120)
+        return ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{classes}:{JARS}/*", "Load"]

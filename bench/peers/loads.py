@@ -48,6 +48,10 @@ BACKLOG: Final = (
     Figure("backlog fill", "fill it, in batches", RATE),
     Figure("backlog start", "start with it, until a message comes", START),
 )
+# Of a broker that is measured by its own client.
+CLIENT_TIMES: Final = {
+    it.name: Figure(f"{it.name} client", f"{it.text}: the client's processor time for a message", TIME) for it in RATES
+}
 KILL: Final = (Figure("kill", "lost by kill -9 of what was acknowledged", LOST),)
 FIGURES: Final = (*RATES, *LATENCIES, *BACKLOG, *KILL)
 # What --loads can name.
@@ -78,6 +82,10 @@ class Bench:
         self.loader.run("declare", self.server, queue, at_most=60)
         return queue
 
+    @property
+    def warm_up(self) -> Mapping[str, object]:
+        return {"warm": self.server.warm_up * self.seconds} if self.server.warm_up else {}
+
     def publish(self, queue: str, load: Workload) -> Load:
         return self.loader.run(
             *("pub", self.server, queue),
@@ -87,18 +95,26 @@ class Bench:
             conns=load.connections,
             batch=load.batch,
             window=load.window,
+            **self.warm_up,
         )
 
 
 def _publish(name: str) -> Callable[[Bench], Measured]:
-    return lambda bench: {name: bench.publish(bench.declare(name), WORKLOADS[name])["msgs_per_s"]}
+    return lambda bench: _rate(name, bench.publish(bench.declare(name), WORKLOADS[name]))
+
+
+def _rate(name: str, load: Load) -> Measured:
+    figures = {name: load["msgs_per_s"]}
+    if "client_us" in load:
+        figures[CLIENT_TIMES[name].name] = load["client_us"]
+    return figures
 
 
 def _batches(bench: Bench) -> Measured:
     bench.batches = bench.declare("batch")
     load = bench.publish(bench.batches, WORKLOADS["mpub"])
     bench.left = int(load["msgs"])
-    return {"batch": load["msgs_per_s"]}
+    return _rate("batch", load)
 
 
 def _consume(bench: Bench) -> Measured:
@@ -114,10 +130,11 @@ def _consume(bench: Bench) -> Measured:
         size=SIZE,
         conns=2,
         window=WINDOW,
+        **bench.warm_up,
     )
     if not load["msgs"]:
         raise Failed(f"{bench.server.program}: nothing came to the consumers")
-    return {"consume": load["msgs_per_s"]}
+    return _rate("consume", load)
 
 
 PUBLISHING: Final[Mapping[str, Callable[[Bench], Measured]]] = {
@@ -139,6 +156,7 @@ def latency(bench: Bench, name: str) -> Load:
         size=SIZE,
         rate=PACES[name],
         window=consumer,
+        **bench.warm_up,
     )
 
 

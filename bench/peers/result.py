@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.loads import BACKLOG, KILL, LATENCIES, LOST, RATES, Figure, part_of
+from bench.peers.loads import BACKLOG, CLIENT_TIMES, KILL, LATENCIES, LOST, RATES, Figure, part_of
 from bench.peers.variants import OURS, PROMISES, Promise
 
 
@@ -19,6 +19,7 @@ class Peer:
     promise: Promise
     durability: str
     version: str
+    client: str = ""  # the language of its own client, which measured it: it is not ranked with the others
 
     @property
     def is_ours(self) -> bool:
@@ -80,7 +81,10 @@ class Result:
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path) -> Result:
         peers = [
-            Peer(it["name"], it["label"], Promise(it["promise"]), it["durability"], it["version"])
+            Peer(
+                *(it["name"], it["label"], Promise(it["promise"]), it["durability"], it["version"]),
+                client=it.get("client", ""),
+            )
             for it in content["peers"]
         ]
         return cls(
@@ -97,14 +101,31 @@ class Result:
         )
 
     def groups(self) -> list[Group]:
-        """Return the tables of this result: one for each promise, and one for the backlog."""
+        """Return the tables in which brokers are ranked: one for each promise, and one for the backlog."""
         by_promise = [
-            Group(promise.value, words, _BY_PROMISE, [peer for peer in self.peers if peer.promise is promise])
+            Group(promise.value, words, _BY_PROMISE, [peer for peer in self.ranked() if peer.promise is promise])
             for promise, words in PROMISES.items()
         ]
-        held = [peer for peer in self.peers if any((it.name, peer.name) in self.figures for it in BACKLOG)]
+        held = [peer for peer in self.ranked() if any((it.name, peer.name) in self.figures for it in BACKLOG)]
         words = f"A backlog of {self.backlog:,} messages, with one durable form of each broker"
         return [self._only_measured(group) for group in (*by_promise, Group("backlog", words, BACKLOG, held))]
+
+    def ranked(self) -> list[Peer]:
+        return [peer for peer in self.peers if not peer.client]
+
+    def apart(self) -> list[Group]:
+        """Return a table for each broker that its own client has measured."""
+        figures = (*_BY_PROMISE, *BACKLOG)
+        return [
+            self._only_measured(Group(peer.name, f"{peer.label}, by its own client in {peer.client}", figures, [peer]))
+            for peer in self.peers
+            if peer.client
+        ]
+
+    def client_time(self, figure: Figure, peer: Peer) -> Measured | None:
+        """Return the processor time that a broker's own client took for a message."""
+        time = CLIENT_TIMES.get(figure.name)
+        return self.figures.get((time.name, peer.name)) if time is not None else None
 
     def group(self, name: str) -> Group:
         return next(group for group in self.groups() if group.name == name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.peers.loads import BACKLOG, FIGURES, Figure
+from bench.peers.loads import BACKLOG, CLIENT_TIMES, FIGURES, Figure
 from bench.peers.variants import REFERENCES, Promise, Variant
 from bench.report import Row
 
@@ -59,6 +59,7 @@ def _described(variant: Variant) -> dict[str, object]:
         "promise": variant.promise.value,
         "durability": variant.durability,
         "version": variant.version,
+        "client": variant.client,
     }
 
 
@@ -69,7 +70,7 @@ def rows_of(
     given_up = {(it.load, it.peer) for it in missing}
     return [
         _row(figure, variant, values, notes.get((figure.name, variant.name), ""))
-        for figure in FIGURES
+        for figure in (*FIGURES, *CLIENT_TIMES.values())
         for variant in measured
         if values.get((figure.name, variant.name)) and (figure.name, variant.name) not in given_up
     ]
@@ -79,7 +80,7 @@ def _row(figure: Figure, variant: Variant, values: Values, note: str) -> Row:
     own = values[figure.name, variant.name]
     other = REFERENCES[Promise.WRITTEN if figure in BACKLOG else variant.promise]
     reference = values.get((figure.name, other), [])
-    is_compared = variant.name != other and len(reference) == len(own)
+    is_compared = variant.name != other and not variant.client and len(reference) == len(own)
     return PeerRow(
         f"{variant.label}: {figure.text}",
         figure.unit,

@@ -16,8 +16,9 @@ _SURVIVES: Final = {Promise.WRITTEN: "survive `kill -9`", Promise.SYNCED: "survi
 
 def page(result: Result) -> str:
     """Return everything that a run has measured, for the terminal."""
-    parts = [provenance(result), summary(result), brokers(result.peers)]
+    parts = [*filter(None, (provenance(result), summary(result), brokers(result.peers)))]
     parts += [f"**{group.words}**\n\n{table(result, group)}" for group in result.groups() if group.figures]
+    parts += [own_table(result, group) for group in result.apart() if group.figures]
     return "\n\n".join([*parts, left_out(result)]).strip()
 
 
@@ -25,6 +26,7 @@ def document(result: Result) -> str:
     """Return the figures for the page of the documents: medians of what survives kill -9, without rare percentiles."""
     groups = [it for it in result.groups() if it.figures and it.name != Promise.MEMORY]
     parts = [f"**{group.words}**\n\n{table(result, group, short=True)}" for group in groups]
+    parts += [own_table(result, group, short=True) for group in result.apart() if group.figures]
     told = brokers([peer for peer in result.peers if peer.promise in SURVIVES])
     return "\n\n".join([provenance(result), *parts, told, left_out(result)]).strip()
 
@@ -34,7 +36,7 @@ def sentence(result: Result) -> str:
     promises = [(f"of {{}} figures with answers that {words}", result.group(it)) for it, words in _SURVIVES.items()]
     held = (f"of {{}} with a backlog of {result.backlog:,} messages", result.group("backlog"))
     counted = "; ".join(_counted(result, words, group) for words, group in (*promises, held) if group.figures)
-    versions = [*dict.fromkeys(peer.version for peer in result.peers)]
+    versions = [*dict.fromkeys(peer.version for peer in result.ranked())]
     return (
         f"{counted[0].upper()}{counted[1:]}.\n"
         f"Measured on {result.date} on {count(result.machine['cores'], 'core')}, with {_listed(versions)}."
@@ -66,6 +68,8 @@ def summary(result: Result) -> str:
     """Return the short form: for each load who is ahead, with the promises that survive kill -9, and for a backlog."""
     promises = [promise for promise in SURVIVES if result.group(promise).peers]
     groups = [result.group(promise) for promise in promises]
+    if not groups:
+        return ""
     figures = _without_rare(groups[0].figures)
     lines = _head(["ahead is", *(SURVIVES[promise] for promise in promises)])
     lines += [
@@ -88,6 +92,21 @@ def table(result: Result, group: Group, *, short: bool = False) -> str:
         cells = [_cell(result, figure, peer, median_only=short) for peer in group.peers]
         lines.append(_line([f"{figure.text}, {figure.unit}", *cells, _ahead(result, figure, group)]))
     return "\n".join(lines)
+
+
+def own_table(result: Result, group: Group, *, short: bool = False) -> str:
+    """Return the table of a broker that its own client has measured, beside that client's processor time."""
+    (peer,) = group.peers
+    lines = [_line(["", peer.label, "its client's processor time for a message, µs"]), _line(["---", "---:", "---:"])]
+    for figure in _without_rare(group.figures) if short else group.figures:
+        time = result.client_time(figure, peer)
+        cells = [_cell(result, figure, peer, median_only=short), "–" if time is None else _digits(time.median)]
+        lines.append(_line([f"{figure.text}, {figure.unit}", *cells]))
+    head = (
+        f"**{group.words}**: the others are measured by a load generator in C, which takes little of the processor, so"
+        " this table is not ranked with theirs. It was warmed up before each load."
+    )
+    return f"{head}\n\n" + "\n".join(lines)
 
 
 def brokers(peers: Sequence[Peer]) -> str:
@@ -157,8 +176,10 @@ def _times(factor: float) -> str:
 
 def number(value: float, figure: Figure) -> str:
     """Return a figure with three digits that count."""
-    if figure.unit == START:
-        return f"{value:.2f}"
+    return f"{value:.2f}" if figure.unit == START else _digits(value)
+
+
+def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 

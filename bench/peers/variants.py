@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import servers
+from bench import rivals, servers
 from bench.builds import Build
 
 OURS: Final = "nsqd"  # the start of the names of ours
@@ -51,6 +51,7 @@ class Variant:
     kind: type[servers.Server]
     make: Callable[[Path], servers.Server]
     has_backlog: bool = False  # it is the one of its broker that is filled with the large backlog
+    client: str = ""  # the language of its own client, if that takes the place of our load generator: it is not ranked
 
     @property
     def version(self) -> str:
@@ -59,7 +60,16 @@ class Variant:
 
 def variants(flags: Sequence[str] = (), go_nsqd: str = "") -> list[Variant]:
     """Return all. `flags` are for ours, and `go_nsqd` is the binary of Go's nsqd."""
-    return [*_ours(flags), *_go_nsqd(servers.go_nsqd(go_nsqd)), *_redis(), *_nats(), *_rabbitmq(), *_beanstalkd()]
+    return [
+        *_ours(flags),
+        *_go_nsqd(servers.go_nsqd(go_nsqd)),
+        *_redis("Redis", servers.Redis),
+        *_redis("Valkey", rivals.Valkey),
+        *_nats(),
+        *_rabbitmq(rivals.newest_rabbitmq()),
+        *_beanstalkd(),
+        *_kafka(),
+    ]
 
 
 def _ours(flags: Sequence[str]) -> list[Variant]:
@@ -106,47 +116,48 @@ def _go_nsqd(kind: type[servers.GoNsqd]) -> list[Variant]:
     ]
 
 
-def _redis() -> list[Variant]:
+def _redis(name: str, kind: type[servers.Redis]) -> list[Variant]:
     log = ("--appendonly", "yes", "--save", "", "--appendfsync")
     return [
         Variant(
-            "redis-everysec",
-            "Redis, everysec",
+            f"{name.lower()}-everysec",
+            f"{name}, everysec",
             Promise.WRITTEN,
             "`appendonly yes`, `appendfsync everysec`, which its documents recommend: answered when it is in the"
             " append-only file; flushed each second",
-            servers.Redis,
-            lambda folder: servers.Redis(folder, *log, "everysec"),
+            kind,
+            lambda folder: kind(folder, *log, "everysec"),
             has_backlog=True,
         ),
         Variant(
-            "redis-always",
-            "Redis, always",
+            f"{name.lower()}-always",
+            f"{name}, always",
             Promise.SYNCED,
             "`appendonly yes`, `appendfsync always`: answered after fsync, which commands of one turn share",
-            servers.Redis,
-            lambda folder: servers.Redis(folder, *log, "always"),
+            kind,
+            lambda folder: kind(folder, *log, "always"),
         ),
         Variant(
-            "redis-default",
-            "Redis, as installed",
+            f"{name.lower()}-default",
+            f"{name}, as installed",
             Promise.MEMORY,
             "its default: no append-only file; a snapshot after 60 s at the earliest",
-            servers.Redis,
-            servers.Redis,
+            kind,
+            kind,
         ),
     ]
 
 
 def _nats() -> list[Variant]:
+    usual, always = rivals.newest_nats(), rivals.newest_nats_always()
     return [
         Variant(
             "nats",
             "NATS JetStream",
             Promise.WRITTEN,
             "a stream with file storage, its default: PubAck when it is written; flushed every 2 minutes, as its documents say",
-            servers.Nats,
-            servers.Nats,
+            usual,
+            usual,
             has_backlog=True,
         ),
         Variant(
@@ -154,29 +165,29 @@ def _nats() -> list[Variant]:
             "NATS, always",
             Promise.SYNCED,
             "a stream with file storage, `sync_interval: always`: PubAck after fsync",
-            servers.NatsAlways,
-            servers.NatsAlways,
+            always,
+            always,
         ),
     ]
 
 
-def _rabbitmq() -> list[Variant]:
+def _rabbitmq(kind: type[servers.RabbitMq]) -> list[Variant]:
     return [
         Variant(
             "rabbitmq-quorum",
             "RabbitMQ, quorum",
             Promise.SYNCED,
             "a quorum queue (on one node), which its documents recommend: confirmed after fsync of the Raft log",
-            servers.RabbitMq,
-            lambda folder: servers.RabbitMq(folder, "quorum"),
+            kind,
+            lambda folder: kind(folder, "quorum"),
         ),
         Variant(
             "rabbitmq-classic",
             "RabbitMQ, classic",
             Promise.SYNCED,
             "a durable classic queue, its default kind, persistent messages: confirmed when persisted to disk",
-            servers.RabbitMq,
-            lambda folder: servers.RabbitMq(folder, "classic"),
+            kind,
+            lambda folder: kind(folder, "classic"),
             has_backlog=True,
         ),
     ]
@@ -209,4 +220,20 @@ def _beanstalkd() -> list[Variant]:
             servers.Beanstalkd,
             lambda folder: servers.Beanstalkd(folder, has_log=False),
         ),
+    ]
+
+
+def _kafka() -> list[Variant]:
+    return [
+        Variant(
+            "kafka",
+            "Kafka, share group",
+            Promise.WRITTEN,
+            "a topic of one partition without replicas, `acks=all`: acknowledged when it is written; flushed when the"
+            " kernel does so, as its documents say. Its client has `linger.ms=0`, and each poll acknowledges the last one",
+            rivals.Kafka,
+            rivals.Kafka,
+            has_backlog=True,
+            client="Java",
+        )
     ]
