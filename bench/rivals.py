@@ -1,4 +1,4 @@
-"""Newer brokers than Debian 12 has: those that `scripts/bring-rivals` has put into build/rivals, and Debian's otherwise."""
+"""Brokers that Debian 12 lacks, or has in an older version. `scripts/bring-rivals` puts them into build/rivals."""
 
 from __future__ import annotations
 
@@ -11,38 +11,14 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from bench.ports import take_port
-from bench.servers import Nats, NatsAlways, RabbitMq, Redis, Server
-from bench.work import HOST, ROOT
+from bench.servers import RabbitMq, Redis, Server
+from bench.work import HOST, RIVALS
 
-RIVALS: Final = ROOT / "build" / "rivals"
-JARS: Final = RIVALS / "kafka"
 _ABSENT: Final = "is not here (scripts/bring-rivals brings it)"
 
 
-def newest_nats() -> type[Nats]:
-    return _BroughtNats if _BroughtNats.program_file().exists() else Nats
-
-
-def newest_nats_always() -> type[NatsAlways]:
-    return _BroughtNatsAlways if _BroughtNatsAlways.program_file().exists() else NatsAlways
-
-
 def newest_rabbitmq() -> type[RabbitMq]:
-    return _BroughtRabbitMq if _BroughtRabbitMq.is_there() else RabbitMq
-
-
-class _BroughtNats(Nats):
-    @classmethod
-    def program_file(cls) -> Path:
-        return RIVALS / "nats" / "nats-server"
-
-    @classmethod
-    def _found(cls) -> str:
-        return str(cls.program_file())
-
-
-class _BroughtNatsAlways(_BroughtNats, NatsAlways):
-    """With `sync_interval: always`."""
+    return _BroughtRabbitMq if _BroughtRabbitMq.homes() else RabbitMq
 
 
 class Valkey(Redis):
@@ -56,44 +32,40 @@ class Valkey(Redis):
     def version(cls) -> str:
         return super().version().replace("Redis", "Valkey")
 
-    @classmethod
-    def _found(cls) -> str:
-        brought = RIVALS / "valkey" / cls.program
-        return str(brought) if brought.exists() else super()._found()
-
 
 class _BroughtRabbitMq(RabbitMq):
     """Debian 13's RabbitMQ, with an Erlang and a C library of its own."""
 
-    _tree: ClassVar[Path] = RIVALS / "rabbitmq"
-    _epmd_program: ClassVar[str] = str(_tree / "usr/lib/erlang/bin/epmd")
-
     @classmethod
-    def is_there(cls) -> bool:
-        return cls._home() is not None
+    def homes(cls) -> list[Path]:
+        """Return the folder of its own programs, unless it was not brought."""
+        return [*(RIVALS / "rabbitmq/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*")]
 
     @classmethod
     def lacks(cls) -> str:
-        return "" if cls.is_there() else f"RabbitMQ 4 {_ABSENT}"
-
-    @classmethod
-    def _home(cls) -> Path | None:
-        return next((cls._tree / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"), None)
+        return "" if cls.homes() else f"RabbitMQ 4 {_ABSENT}"
 
     @classmethod
     def version(cls) -> str:
-        home = cls._home()
-        assert home is not None
+        (home,) = cls.homes()
         return f"RabbitMQ {home.name.rpartition('-')[2]}"
 
     @property
     def command(self) -> Sequence[str]:
-        return [f"{self._home()}/sbin/rabbitmq-server"]
+        (home,) = self.homes()
+        return [str(home / "sbin/rabbitmq-server")]
 
     @property
     def environ(self) -> Mapping[str, str]:
-        path = f"{self._tree}/usr/lib/erlang/bin{os.pathsep}{os.environ.get('PATH', '')}"
-        return {**super().environ, "PATH": path}
+        return {**super().environ, "PATH": os.pathsep.join((self._erlang, os.environ.get("PATH", "")))}
+
+    @property
+    def _epmd_program(self) -> str:
+        return f"{self._erlang}/epmd"
+
+    @property
+    def _erlang(self) -> str:
+        return str(RIVALS / "rabbitmq/usr/lib/erlang/bin")
 
 
 class Kafka(Server):
@@ -130,7 +102,7 @@ class Kafka(Server):
 
     @classmethod
     def lacks(cls) -> str:
-        if not any(JARS.glob("kafka_*.jar")):
+        if not any((RIVALS / "kafka").glob("kafka_*.jar")):
             return f"Kafka 4.4 {_ABSENT}"
         lacking = [name for name in ("java", "javac") if shutil.which(name) is None]
         return f"Kafka 4.4 needs {' and '.join(lacking)}" if lacking else ""
@@ -147,7 +119,7 @@ class Kafka(Server):
 
     @classmethod
     def _run(cls, program: str, *words: str, options: Sequence[str] = ()) -> Sequence[str]:
-        return ["java", *options, "-cp", f"{JARS}/*", program, *words]
+        return ["java", *options, "-cp", str(RIVALS / "kafka" / "*"), program, *words]
 
     def launch(self) -> None:
         if not self._data.exists():

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from bench.ports import take_port
 from bench.sessions import megabytes
-from bench.work import HOST, ROOT, Failed
+from bench.work import HOST, RIVALS, ROOT, Failed
 from nsqcommon.version import suite_version
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ STOP_LIMIT: Final = 60.0
 COPY_LIMIT: Final = 120.0
 _HALF_AN_HOUR: Final = 1800.0
 _OF_PIP: Final = str(Path(sys.executable).parent)  # nats-server is there
-_PATH: Final = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", _OF_PIP))
+_PATH: Final = os.pathsep.join((str(RIVALS / "bin"), os.environ.get("PATH", ""), "/usr/sbin", _OF_PIP))
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None)
 
@@ -380,7 +380,6 @@ class RabbitMq(Server):
     protocol = "amqp"
     _greeting = b"AMQP\x00\x00\x09\x01"
     _script: ClassVar[str] = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # Debian's own asks to be root
-    _epmd_program: ClassVar[str] = "epmd"
 
     def __init__(self, folder: Path, kind: str = "", *, speed: float = 1.0) -> None:
         """Configure a node. `kind` is that of its queues; waits of RabbitMQ's are divided by the speed."""
@@ -428,6 +427,10 @@ class RabbitMq(Server):
         # rabbitmqctl would leave an epmd behind, so the name of the installation's folder has to do.
         folder = next(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"), None)
         return f"RabbitMQ {folder.name.rpartition('-')[2]}" if folder is not None else "RabbitMQ"
+
+    @property
+    def _epmd_program(self) -> str:
+        return "epmd"
 
     def launch(self) -> None:
         if self._epmd is None:

@@ -20,6 +20,7 @@ from typing import IO, Final
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
+RIVALS: Final = ROOT / "build" / "rivals"  # brokers that scripts/bring-rivals has brought
 HOST: Final = "127.0.0.1"
 SLACK: Final = 60.0  # seconds that a load generator may take beyond its set time
 

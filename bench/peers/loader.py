@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.rivals import JARS
-from bench.work import SLACK, Failed, Load, compiled, parsed, started
+from bench.work import RIVALS, SLACK, Failed, Load, compiled, parsed, started
 
+JARS: Final = RIVALS / "kafka" / "*"
 SOURCES: Final = Path(__file__).parent / "load"
 KAFKA: Final = "kafka"  # the protocol that the load generator in Java speaks
 DONE, CLOSED, SHORT, NOT_READY = 0, 3, 4, 5  # exit statuses, see the head of load.c
@@ -92,6 +92,6 @@ class Loader:
         """Return the command of the load generator in Java, which the first call compiles."""
         classes = self._program.with_name("java")
         if not (classes / "Load.class").exists():
-            words = ["javac", "-cp", f"{JARS}/*", "-d", classes, *sorted((SOURCES / "java").glob("*.java"))]
+            words = ["javac", "-cp", JARS, "-d", classes, *sorted((SOURCES / "java").glob("*.java"))]
             subprocess.run(words, check=True, timeout=120)
-        return ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{classes}:{JARS}/*", "Load"]
+        return ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{classes}:{JARS}", "Load"]

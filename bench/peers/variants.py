@@ -149,15 +149,14 @@ def _redis(name: str, kind: type[servers.Redis]) -> list[Variant]:
 
 
 def _nats() -> list[Variant]:
-    usual, always = rivals.newest_nats(), rivals.newest_nats_always()
     return [
         Variant(
             "nats",
             "NATS JetStream",
             Promise.WRITTEN,
             "a stream with file storage, its default: PubAck when it is written; flushed every 2 minutes, as its documents say",
-            usual,
-            usual,
+            servers.Nats,
+            servers.Nats,
             has_backlog=True,
         ),
         Variant(
@@ -165,8 +164,8 @@ def _nats() -> list[Variant]:
             "NATS, always",
             Promise.SYNCED,
             "a stream with file storage, `sync_interval: always`: PubAck after fsync",
-            always,
-            always,
+            servers.NatsAlways,
+            servers.NatsAlways,
         ),
     ]
 
@@ -230,7 +229,7 @@ def _kafka() -> list[Variant]:
             "Kafka, share group",
             Promise.WRITTEN,
             "a topic of one partition without replicas, `acks=all`: acknowledged when it is written; flushed when the"
-            " kernel does so, as its documents say. Its client has `linger.ms=0`, and each poll acknowledges the last one",
+            " kernel does so, as its documents say. Its client has `linger.ms=0`, and acknowledges each message",
             rivals.Kafka,
             rivals.Kafka,
             has_backlog=True,

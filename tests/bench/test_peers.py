@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -15,7 +15,7 @@ from bench.peers.draw import BEGIN, END, PAGE, PICTURE, README, draw, filled
 from bench.peers.loads import FIGURES, Figure
 from bench.peers.result import Result
 from bench.peers.rows import Missing, PeerRow, Values, rows_of
-from bench.peers.variants import Promise, variants
+from bench.peers.variants import Promise, Variant, variants
 from bench.work import Failed, Work
 
 
@@ -33,7 +33,14 @@ def row(load: str, peer: str, *values: float, ratio: float | None = None) -> dic
 
 def result_with(*rows: dict[str, Any], missing: tuple[dict[str, str], ...] = ()) -> Result:
     described = [
-        {"name": it.name, "label": it.label, "promise": it.promise, "durability": it.durability, "version": "1"}
+        {
+            "name": it.name,
+            "label": it.label,
+            "promise": it.promise,
+            "durability": it.durability,
+            "version": "1",
+            "client": it.client,
+        }
         for it in variants()
     ]
     content = {
@@ -132,7 +139,8 @@ def test_the_document_has_medians_alone() -> None:
         result_with(row("pub2", "nsqd-pure", 1000, 1100, 1200), row("pub2", "nats", 550, ratio=0.5))
     )
     assert (
-        f"| {RATE.text}, {RATE.unit} | 1,100 | – | – | – | 550 | – | **nsqd, pure** (2.00× NATS JetStream) |" in words
+        f"| {RATE.text}, {RATE.unit} | 1,100 | – | – | – | – | 550 | – | **nsqd, pure** (2.00× NATS JetStream) |"
+        in words
     )
 
 
@@ -277,6 +285,92 @@ def test_gos_nsqd_is_measured_in_two_ways_if_its_program_is_named(tmp_path: Path
         assert it.make(tmp_path / it.name).command[0] == program
 
 
+def test_both_forms_of_gos_nsqd_are_found_in_the_folder_of_nsqs_own_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = program_that_says("nsqd v1.3.0 (built w/go1.22.5)", tmp_path / "nsqd")
+    monkeypatch.setenv("NSQ_ORIGINAL", str(tmp_path))
+    measured: list[Variant] = []
+
+    def note(settings: object, work: object, loads: object, variants: list[Variant], missing: object) -> NoReturn:
+        measured.extend(variants)
+        raise Failed("seen")
+
+    monkeypatch.setattr("bench.peers._Run", note)
+    for settings in (PeersSettings(quick=True), PeersSettings(peers="go-nsqd-disk,go-nsqd-default")):
+        measured.clear()
+        with pytest.raises(Failed, match="seen"):
+            run(settings, cast(Work, None))
+        found = [it for it in measured if it.name.startswith("go-nsqd")]
+        assert [it.name for it in found] == ["go-nsqd-disk", "go-nsqd-default"]
+        assert all(it.make(tmp_path / it.name).command[0] == program for it in found)
+
+
+def test_a_broker_that_was_brought_is_taken_before_an_installed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, version in (("brought", "2.15.1"), ("installed", "2.9.10")):
+        (tmp_path / folder).mkdir()
+        program_that_says(f"nats-server: v{version}", tmp_path / folder / "nats-server")
+    monkeypatch.setattr("bench.servers._PATH", f"{tmp_path}/brought:{tmp_path}/installed")
+    found = {it.name: it for it in variants() if it.name.startswith("nats")}
+    assert {name: (it.version, it.kind.lacks()) for name, it in found.items()} == {
+        "nats": ("NATS 2.15.1", ""),
+        "nats-always": ("NATS 2.15.1", ""),
+    }
+
+
+def test_a_rabbitmq_that_was_brought_runs_on_an_erlang_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "rabbitmq/usr/lib/rabbitmq/lib/rabbitmq_server-4.0.5"
+    home.mkdir(parents=True)
+    monkeypatch.setattr("bench.rivals.RIVALS", tmp_path)
+    (quorum, classic) = (it for it in variants() if it.name.startswith("rabbitmq"))
+    assert (quorum.version, classic.kind.lacks()) == ("RabbitMQ 4.0.5", "")
+    server = quorum.make(tmp_path / "node")
+    assert server.command == [str(home / "sbin/rabbitmq-server")]
+    assert server.environ["PATH"].startswith(f"{tmp_path}/rabbitmq/usr/lib/erlang/bin:")
+
+
+def test_what_was_not_brought_is_named_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.rivals.RIVALS", tmp_path)
+    monkeypatch.setattr("bench.servers._PATH", str(tmp_path))
+    why = {it.name: it.kind.lacks() for it in variants()}
+    assert why["kafka"] == "Kafka 4.4 is not here (scripts/bring-rivals brings it)"
+    assert why["valkey-always"] == "Valkey 9.1 is not here (scripts/bring-rivals brings it)"
+
+
+def test_kafka_has_a_table_of_its_own_and_is_not_ranked() -> None:
+    result = result_with(
+        row("pub2", "nsqd-pure", 10, 20),
+        row("pub2", "kafka", 100, 200),
+        row("pub2 client", "kafka", 12.5),
+        row("backlog memory", "kafka", 400),
+    )
+    ahead = result.ahead(RATE, result.group(Promise.WRITTEN))
+    assert ahead is not None
+    assert (ahead.peer.name, ahead.other) == ("nsqd-pure", None)
+    assert "Kafka" not in tables.table(result, result.group(Promise.WRITTEN))
+    assert not result.group("backlog").figures
+    page = tables.page(result)
+    assert "**Kafka, share group, by its own client in Java**" in page
+    assert f"| {RATE.text}, {RATE.unit} | 200 (100 to 200) | 12.5 |" in page
+    assert "| memory with the backlog, MB | 400 | – |" in page
+    assert "| 200 | 12.5 |" in tables.document(result)
+
+
+def test_kafka_alone_can_be_measured() -> None:
+    result = result_with(row("pub2", "kafka", 100))
+    assert "| 100 | – |" in tables.page(replace(result, peers=[it for it in result.peers if it.client]))
+
+
+def test_what_is_not_ranked_has_no_ratio() -> None:
+    measured = [it for it in variants() if it.name in ("nsqd-pure", "kafka")]
+    rows = rows_of({("pub2", "nsqd-pure"): [1], ("pub2", "kafka"): [2]}, {}, measured)
+    assert [row.ratio for row in rows] == [None, None]
+
+
 def test_none_is_a_number_that_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.peers._lacks", lambda variant, build: "not here")
     settings = PeersSettings(rounds=0, rest=0, quick=True)
@@ -286,9 +380,16 @@ def test_none_is_a_number_that_can_be_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("program", "why"), [("", "its binary was not named (--go-nsqd FILE)"), ("/no/such", "/no/such is not installed")]
+    ("program", "why"),
+    [
+        ("", "its binary was not named (--go-nsqd FILE, or its folder in NSQ_ORIGINAL)"),
+        ("/no/such", "/no/such is not installed"),
+    ],
 )
-def test_gos_nsqd_is_left_out_in_one_line(program: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gos_nsqd_is_left_out_in_one_line(
+    program: str, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NSQ_ORIGINAL", raising=False)
     settings = PeersSettings(peers="go-nsqd-disk,go-nsqd-default", go_nsqd=program)
     with pytest.raises(Failed, match="none of these brokers is here"):
         run(settings, cast(Work, None))

@@ -23,12 +23,12 @@ from bench.peers.loads import FIGURES
 from bench.peers.variants import REFERENCES, Promise, variants
 from bench.ports import take_port
 from bench.work import Failed
+from tests.e2e.rivals import check_that_all_comes_once
 from tests.support.needs import need
 
 REFERENCE = REFERENCES[Promise.WRITTEN]
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 150.0
-COUNT = 2_000
 ONE_OF_EACH = ("nsqd-pure", "go-nsqd-disk", "redis-everysec", "nats", "rabbitmq-classic", "beanstalkd")
 
 
@@ -80,16 +80,7 @@ def test_all_that_was_acknowledged_comes_and_does_not_come_again(
     variant = next(it for it in variants(go_nsqd=str(stand_in)) if it.name == name)
     if why := variant.kind.lacks():
         pytest.skip(why)
-    acked = tmp_path / "acked"
-    with variant.make(tmp_path / "broker") as server:
-        loader.run("declare", server, "q", at_most=60)
-        sent = loader.run("pub", server, "q", at_most=60, count=COUNT, conns=3, batch=10, acked=acked, seconds=60)
-        assert sent["msgs"] == sent["sent"] == COUNT
-        assert server.depth(loader, "q") == COUNT
-        got = loader.run("sub", server, "q", at_most=60, window=50, expect=acked, seconds=60, conns=2)
-        assert got["missing"] == 0
-        again = loader.run("sub", server, "q", at_most=60, quiet=0.3, seconds=60)
-        assert again["msgs"] == 0
+    check_that_all_comes_once(variant, loader, tmp_path)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** One member of the topic's share group, in a thread of its own. Each poll acknowledges what the last one has brought. */
+/** One member of the topic's share group, in a thread of its own. It acknowledges each message; the next poll says so. */
 final class Consumer extends Thread {
     private final Tally tally;
     private final CountDownLatch all; // open once the whole group is there
@@ -16,8 +16,9 @@ final class Consumer extends Thread {
     Consumer(Settings set, Tally tally, String topic, CountDownLatch all) {
         this.tally = tally;
         this.all = all;
-        Map<String, Object> config =
-                Map.of("bootstrap.servers", set.servers(), "group.id", topic, "max.poll.records", set.window);
+        Map<String, Object> config = Map.of(
+                "bootstrap.servers", set.servers(), "group.id", topic, "max.poll.records", set.window,
+                "share.acknowledgement.mode", "explicit"); // as a poll may bring more than are still wanted
         consumer = new KafkaShareConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
         consumer.subscribe(List.of(topic));
         setDaemon(true);
@@ -30,7 +31,11 @@ final class Consumer extends Thread {
             while (!tally.isOver()) {
                 ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(100));
                 for (ConsumerRecord<byte[], byte[]> record : records) {
+                    if (tally.isOver()) {
+                        break; // the rest goes back to the group
+                    }
                     tally.came(record.value());
+                    consumer.acknowledge(record);
                 }
                 if (!records.isEmpty()) {
                     all.await(); // the first member doesn't take it all
