@@ -117,6 +117,10 @@ class Kafka(Server):
     def command(self) -> Sequence[str]:
         return self._run("kafka.Kafka", str(self._properties), options=self._java)
 
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return {"JDK_JAVA_OPTIONS": ""}  # options for other programs would count beside these, or contradict them
+
     @classmethod
     def _run(cls, program: str, *words: str, options: Sequence[str] = ()) -> Sequence[str]:
         return ["java", *options, "-cp", str(RIVALS / "kafka" / "*"), program, *words]

@@ -247,7 +247,7 @@ BENCHMARK: Final = Benchmark(
     "What do other brokers do with the same work?",
     PeersSettings,
     run,
-    at_most=30,
+    at_most=60,
     publish=publish,
     instead=draw_if_asked,
 )
