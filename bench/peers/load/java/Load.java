@@ -45,9 +45,12 @@ final class Load {
             watchPort(set, null);
             load = new Load(set);
             status = load.run();
+        } catch (IllegalArgumentException error) {
+            System.err.println("load: " + error.getMessage() + "; usage: see the head of load.c");
+            status = WRONG;
         } catch (Exception error) {
             System.err.println("load: " + error);
-            status = load == null ? NOT_READY : load.isReady ? WRONG : NOT_READY;
+            status = load != null && load.isReady ? WRONG : NOT_READY;
         }
         System.out.flush();
         Runtime.getRuntime().halt(status); // clients would wait for answers
