@@ -62,7 +62,6 @@ def test_all_that_was_acknowledged_comes_and_does_not_come_again(
     check_that_all_comes_once(variant, loader, tmp_path)
 
 
-@pytest.mark.timeout(LIMIT)
 @pytest.mark.parametrize("broker", BROUGHT)
 def test_a_quick_run_measures_all_loads(broker: str, tmp_path: Path) -> None:
     need("C compiler")

@@ -257,7 +257,13 @@ FORMS: Final = (
         0.7,
     ),
     Form("abandoned", "a channel that nobody consumes, on a small disk", 7, _faults("abandoned")),
-    Form("rivals", "brokers of this year in `bench peers`", 8, _pytest("tests/e2e/rivals.py"), needs=("C compiler",)),
+    Form(
+        "rivals",
+        "brokers of this year in `bench peers`",
+        8,
+        _pytest("tests/e2e/rivals.py", "-o", "faulthandler_timeout=1000"),  # Kafka's many JVMs take minutes
+        needs=("C compiler",),
+    ),
     Form("released", "an upgrade from the last release, and back", 1, _faults("released")),
     Form("going-back", "an upgrade from an older commit, and back", 1, _faults("going-back")),
     Form(
