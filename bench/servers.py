@@ -428,6 +428,12 @@ class RabbitMq(Server):
         folder = next(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"), None)
         return f"RabbitMQ {folder.name.rpartition('-')[2]}" if folder is not None else "RabbitMQ"
 
+    @classmethod
+    def flushes_classic_queues(cls) -> bool:
+        """Return whether a message in a classic queue is flushed before it is confirmed."""
+        found = re.search(r" (\d+)", cls.version())
+        return found is None or int(found[1]) < 4
+
     @property
     def _epmd_program(self) -> str:
         return "epmd"

@@ -30,8 +30,8 @@ class Killed:
 def measure(loader: Loader, server: Server, queue: str, rest: float, seconds: float, acked: Path) -> Killed:
     """Kill a server whose queue is `rest` seconds old, `seconds` after the publishers have begun.
 
-    A kill within the first second of a quorum queue leaves it without a leader after the start (RabbitMQ 3.10, 4.0). That is
-    not what is asked here, so every queue gets some rest.
+    A kill within the first second of a quorum queue leaves it without a leader after the start (RabbitMQ 3.10, 4.0).
+    That is not what is asked here, so every queue gets some rest.
     """
     loader.run("declare", server, queue, at_most=_LIMIT)
     time.sleep(rest)

@@ -16,11 +16,19 @@ from bench.peers.loads import FIGURES, Figure
 from bench.peers.result import Result
 from bench.peers.rows import Missing, PeerRow, Values, rows_of
 from bench.peers.variants import Promise, Variant, variants
+from bench.servers import RabbitMq
 from bench.work import Failed, Work
 
 
 def figure_named(name: str) -> Figure:
     return next(figure for figure in FIGURES if figure.name == name)
+
+
+@pytest.fixture(autouse=True)
+def on_debian_12(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the same variants on each machine, whatever is installed there and was brought."""
+    monkeypatch.setattr("bench.rivals.RIVALS", tmp_path / "nothing was brought")
+    monkeypatch.setattr(RabbitMq, "version", lambda: "RabbitMQ 3.10.8")
 
 
 RATE, TIME, LOST = figure_named("pub2"), figure_named("latency1000 p99"), figure_named("kill")
@@ -328,6 +336,7 @@ def test_a_rabbitmq_that_was_brought_runs_on_an_erlang_of_its_own(
     monkeypatch.setattr("bench.rivals.RIVALS", tmp_path)
     (quorum, classic) = (it for it in variants() if it.name.startswith("rabbitmq"))
     assert (quorum.version, classic.kind.lacks()) == ("RabbitMQ 4.0.5", "")
+    assert (quorum.promise, classic.promise) == (Promise.SYNCED, Promise.WRITTEN)
     server = quorum.make(tmp_path / "node")
     assert server.command == [str(home / "sbin/rabbitmq-server")]
     assert server.environ["PATH"].startswith(f"{tmp_path}/rabbitmq/usr/lib/erlang/bin:")
