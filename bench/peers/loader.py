@@ -84,7 +84,7 @@ class Loader:
 
     def _command(self, mode: str, target: Target, queue: str, keys: dict[str, object]) -> list[str]:
         settings = {"kind": target.kind, **keys} if target.kind else keys
-        words = [f"{key}={value}" for key, value in settings.items()]
+        words = [f"{key}={value}" for key, value in settings.items() if value is not None]
         program = self._in_java() if target.protocol == KAFKA else [str(self._program)]
         return [*program, mode, target.protocol, str(target.port), queue, *words]
 
@@ -92,6 +92,6 @@ class Loader:
         """Return the command of the load generator in Java, which the first call compiles."""
         classes = self._program.with_name("java")
         if not (classes / "Load.class").exists():
-            words = ["javac", "-cp", JARS, "-d", classes, *sorted((SOURCES / "java").glob("*.java"))]
-            subprocess.run(words, check=True, timeout=120)
+            sources = sorted((SOURCES / "java").glob("*.java"))
+            subprocess.run(["javac", "-cp", str(JARS), "-d", classes, *sources], check=True, timeout=120)
         return ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{classes}:{JARS}", "Load"]

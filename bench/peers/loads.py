@@ -83,8 +83,9 @@ class Bench:
         return queue
 
     @property
-    def warm_up(self) -> Mapping[str, object]:
-        return {"warm": self.server.warm_up * self.seconds} if self.server.warm_up else {}
+    def warm(self) -> float | None:
+        """Return the seconds for which the load generator warms up. None: it doesn't."""
+        return self.server.warm_up * self.seconds or None
 
     def publish(self, queue: str, load: Workload) -> Load:
         return self.loader.run(
@@ -95,7 +96,7 @@ class Bench:
             conns=load.connections,
             batch=load.batch,
             window=load.window,
-            **self.warm_up,
+            warm=self.warm,
         )
 
 
@@ -130,7 +131,7 @@ def _consume(bench: Bench) -> Measured:
         size=SIZE,
         conns=2,
         window=WINDOW,
-        **bench.warm_up,
+        warm=bench.warm,
     )
     if not load["msgs_per_s"]:
         raise Failed(f"{bench.server.program}: nothing came to the consumers while their clock ran")
@@ -156,7 +157,7 @@ def latency(bench: Bench, name: str) -> Load:
         size=SIZE,
         rate=PACES[name],
         window=consumer,
-        **bench.warm_up,
+        warm=bench.warm,
     )
 
 
