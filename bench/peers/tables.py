@@ -104,7 +104,7 @@ def own_table(result: Result, group: Group, *, short: bool = False) -> str:
         lines.append(_line([f"{figure.text}, {figure.unit}", *cells]))
     head = (
         f"**{group.words}**: the others are measured by a load generator in C, which takes little of the processor, so"
-        " this table is not ranked with theirs. It was warmed up before each load."
+        " this table is not ranked with theirs. It is warmed up before each load, for ten times as long."
     )
     return f"{head}\n\n" + "\n".join(lines)
 
