@@ -73,7 +73,8 @@ class Kafka(Server):
 
     program = "Kafka"
     protocol = "kafka"
-    # Java compiles what it has run for a while: after ten seconds, single publishes were four times as fast as after three.
+    # Java compiles what it has run for a while: after ten seconds, single publishes were four times as fast as after
+    # three.
     warm_up = 10.0
     # ApiVersions 0 of a client without a name, which Kafka answers once it serves
     _greeting = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
