@@ -37,6 +37,7 @@ _LOOK: Final = 0.05  # seconds between two looks at who publishes where
 _WINDOW: Final = 10  # looks over which a share is measured
 _ENOUGH: Final = 0.7  # of an equal share
 _PIECE: Final = 50_000
+_END: Final = b"end"
 
 
 @dataclass
@@ -277,17 +278,21 @@ def _summary(cluster: Cluster, tell: Callable[[str], object]) -> str:
 
 
 def _count(node: Nsqd, stored: bytearray) -> None:
-    place = 0
+    """Count the messages of a node's log, up to one that is published now: only what is synced can be read."""
+    node.post("/pub?topic=t", _END)
+    place, deadline = 0, time.monotonic() + 60
     while True:
         answer = node.http("GET", f"/topic/read?topic=t&from={place}&to={place + _PIECE}", timeout=60)
         lines = answer.body.splitlines()
         for line in lines[:-1]:
             found = json.loads(line)
             assert "gap" not in found, found
+            if found["body"] == _END.decode():
+                return
             stored[int(found["body"])] += 1
-        end = json.loads(lines[-1])["next"]
-        if end == place:
-            return
+        if (end := json.loads(lines[-1])["next"]) == place:
+            assert time.monotonic() < deadline, "messages are not synced"
+            time.sleep(0.05)
         place = end
 
 
