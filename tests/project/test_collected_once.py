@@ -117,7 +117,8 @@ def test_fails(fails): pass
     reported = [it.partition("reported ")[2] for it in done.outlines if "reported " in it]
     of_quick = Counter(it.rpartition(" ")[2] for it in reported if it.startswith("test_quick"))
     assert of_quick["call"] == 20
-    assert max(of_quick["setup"], of_quick["teardown"]) <= 2, "pytest prints something before each worker's first test"
+    # Not none: pytest prints something before each worker's first test, and on a busy machine some take long.
+    assert max(of_quick["setup"], of_quick["teardown"]) < 15
     assert {"test_says teardown", "test_slow setup", "test_fails teardown"} <= {*reported}
     done.stdout.fnmatch_lines_random(["good bye", "*assert 'torn' == 'down'*"])
 
