@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -42,15 +43,19 @@ def store() -> Iterator[StrictS3]:
         yield server
 
 
+PATIENT: Final = "remote-timeout=60s"  # for a busy machine, where a store that is well may take longer than usual
+
+
 def node_at(data_path: Path, *store: str, environ: Mapping[str, str] | None = None) -> Nsqd:
     return Nsqd(data_path, *options_of(*store), environ=environ)
 
 
 def options_of(*store: str) -> tuple[str, ...]:
+    """Return the options of a node; those that are given count before the usual ones."""
     return (
-        *store,
         *("remote-name=orders", "remote-interval=2ms", "remote-timeout=300ms", "take-over"),
         *("ack=remote", "topic-ack=fast=written", "max-req-timeout=24h"),
+        *store,
     )
 
 
@@ -175,7 +180,7 @@ def of_new_kind(slot: bytes) -> bytes:
 def test_what_a_newer_version_has_written_has_one_line_and_stays(
     tmp_path: Path, shared: Path, kind: str, newer: Callable[[bytes], bytes], why: str
 ) -> None:
-    with node_at(tmp_path / "a", f"remote=file://{shared}") as nsqd:
+    with node_at(tmp_path / "a", f"remote=file://{shared}", PATIENT) as nsqd:
         nsqd.connect().publish("t", b"1")
         assert nsqd.stop() == 0
     newest = max((it for it in (shared / "orders").rglob("*") if it.is_file() and kind in it.parts), key=str)
@@ -233,7 +238,7 @@ def test_a_store_that_refuses_what_it_has_accepted_loses_nothing(tmp_path: Path,
 def test_a_bucket_that_somebody_empties_while_a_node_runs_is_noticed_at_the_next_root(
     tmp_path: Path, shared: Path
 ) -> None:
-    options = (f"remote=file://{shared}", "remote-timeout=10s")
+    options = (f"remote=file://{shared}", PATIENT)
     why = (
         "the store has no such node any more: has somebody emptied it? All is on this disk; stop this nsqd, and run nsqd "
         "remote seed before its next start"
