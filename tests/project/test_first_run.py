@@ -116,7 +116,7 @@ HAS_ALL: Final = "import ensurepip, os, sysconfig, venv; os.stat(sysconfig.get_p
 def version_of_system() -> str:
     if not SYSTEM.exists() or subprocess.run([SYSTEM, "-c", HAS_ALL], capture_output=True, check=False).returncode:
         pytest.skip("the system has no Python with which everything can be installed")
-    asked = [SYSTEM, "-c", "import sys; print(sys.version_info[:2])"]
+    asked = [str(SYSTEM), "-c", "import sys; print(sys.version_info[:2])"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
