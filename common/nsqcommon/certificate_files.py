@@ -41,11 +41,7 @@ _Status = tuple[int, int, int, int, int]
 
 
 class CertificateFiles(Generic[T]):
-    """A certificate with its key and authorities, and `now`, which is built from their newest valid version.
-
-    Without files it is built when it is first asked for, because to load the system's authorities takes half as long as
-    all else at a start, and most never connect by TLS.
-    """
+    """A certificate with its key and authorities, and `now`, which was built from their newest valid version."""
 
     def __init__(
         self,
@@ -70,14 +66,8 @@ class CertificateFiles(Generic[T]):
         self._clock = clock
         self._loaded = self._seen = self._look()
         self._refused: tuple[object, str] | None = None
-        self._now = build() if self.paths else None
+        self.now = build()
         self.certificate = self._read()
-
-    @property
-    def now(self) -> T:
-        if self._now is None:
-            self._now = self._build()
-        return self._now
 
     @property
     def is_expired(self) -> bool:
@@ -110,7 +100,7 @@ class CertificateFiles(Generic[T]):
         if error:
             self._refuse(seen, error)
             return
-        self._now, self.certificate = now, certificate
+        self.now, self.certificate = now, certificate
         self._loaded, self.error, self._refused = seen, "", None
         self._log_loaded()
 
