@@ -39,7 +39,7 @@ while os.getppid() == int(sys.argv[1]):  # so it ends also if we are killed
 """
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 _HANGS: Final = 1200  # seconds after which a test hangs, however busy the machine is
-OTHER_RUNS: Final = 2  # exit status: the file has runs of something else, or the arguments are wrong
+OTHER_RUNS: Final = 2  # exit status: the file has runs of something else
 _PASSED, _TESTS_FAILED = 0, 1  # pytest's exit statuses; any other one means that the run itself went wrong
 
 
@@ -63,6 +63,26 @@ class Result:
     commit: str
     product: str  # the last commit that changed something else than tests, scripts and documents
     arguments: list[str]
+    part: str = "1/1"  # of those that ran at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+WHOLE: Final = Part(1, 1)
+
+
+def part_of(text: str) -> Part:
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise ValueError(f"{text} is not like 2/3")
+    return Part(int(number), int(of))
 
 
 def commit_now(*paths: str) -> str:
@@ -87,11 +107,11 @@ def read(path: Path) -> list[Result]:
     return [Result(**json.loads(line)) for line in lines]
 
 
-def run(it: Run, arguments: Sequence[str], *, others: int = 0) -> Result:
-    """Run all tests. `others` are busy processes that are there already."""
+def run(it: Run, arguments: Sequence[str], part: Part = WHOLE) -> Result:
+    """Run all tests. The workers of other parts are busy processes already, until those parts end."""
     environ = {**os.environ, "PYTHONHASHSEED": str(it.seed % (1 << 32))}
     began = time.monotonic()
-    with _busy(max(0, it.busy - others)):
+    with _busy(max(0, it.busy - (part.of - 1) * WORKERS)):
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", f"--shuffle={it.seed}"),
             *(f"--numprocesses={it.workers}", "--dist=loadfile", "--no-loadscope-reorder"),
@@ -112,6 +132,7 @@ def run(it: Run, arguments: Sequence[str], *, others: int = 0) -> Result:
         commit=commit_now(),
         product=commit_now(*PRODUCT),
         arguments=list(arguments),
+        part=str(part),
     )
 
 
@@ -151,8 +172,7 @@ Runs all tests so many times, in another order each time, alone and beside busy 
 arguments go to pytest: `scripts/test-flakes 50 tests/e2e/test_tls.py`.
 """
 STATUS: Final = (
-    "Exit status: 0 if nothing has failed in any run, 1 if something has, 2 if the file has runs of something else or "
-    "the arguments are wrong."
+    "Exit status: 0 if nothing has failed in any run, 1 if something has, 2 if the file has runs of something else."
 )
 
 
@@ -166,15 +186,9 @@ class FlakesOptions:
         "a line for each run; what it has is not run again (default: build/flakes.jsonl)",
         word="FILE",
     )
-    part: str = option("", "the second of three parts that run at the same time, each in a checkout: 2/3", word="K/N")
-
-
-def part_of(text: str) -> tuple[int, int]:
-    """Return which part, from 0 on, of how many. Raise ValueError for what is none."""
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise ValueError(f"--part={text} is not like 2/3")
-    return int(part) - 1, int(parts)
+    part: Part = option(
+        WHOLE, "the second of three parts that run at the same time, each in a checkout: 2/3", word="K/N", parse=part_of
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -188,18 +202,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"test-flakes: {options.results} has runs of {last}; name another file with --results", file=sys.stderr)
         return OTHER_RUNS
     seed = results[0].seed if results else options.seed
-    try:
-        part, parts = part_of(options.part or "1/1")
-    except ValueError as error:
-        print(f"test-flakes: {error}", file=sys.stderr)
-        return OTHER_RUNS
     options.results.parent.mkdir(parents=True, exist_ok=True)
     known = {it.number for it in results}
-    for number in range(part, options.runs, parts):
+    part = options.part
+    for number in range(part.number - 1, options.runs, part.of):
         it = plan(number, seed)
-        if number in known or (parts > 1 and not it.busy):
+        if number in known or (part != WHOLE and not it.busy):
             continue
-        result = run(it, asked, others=(parts - 1) * WORKERS)
+        result = run(it, asked, part)
         results.append(result)
         with open(options.results, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(result)) + "\n")

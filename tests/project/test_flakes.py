@@ -51,12 +51,11 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Have runs recorded instead of made; the second one fails."""
     done: list[Run] = []
 
-    def record(it: Run, arguments: Any, *, others: int) -> Result:
-        assert others in (0, 2 * flakes.WORKERS)
+    def record(it: Run, arguments: Any, part: flakes.Part) -> Result:
         done.append(it)
         failed = ["tests/test_a.py::test_b"] if it.number == 1 else []
         of_run = (it.number, it.seed, it.busy, it.workers, 60.0, int(bool(failed)), failed)
-        return Result(*of_run, "abc", "abc", list(arguments))
+        return Result(*of_run, "abc", "abc", list(arguments), str(part))
 
     monkeypatch.setattr(flakes, "run", record)
     monkeypatch.setattr(flakes, "commit_now", lambda *_paths: "abc")
@@ -77,14 +76,16 @@ def test_parts_that_run_at_the_same_time_leave_those_that_want_to_be_alone(tmp_p
         flakes.main(["10", results, f"--part={part}"])
     assert [it.number for it in ran] == [1, 4, 0, 3, 2, 5]
     assert all(it.busy for it in ran)
+    assert [it.part for it in read(tmp_path / "results")] == ["2/3", "2/3", "1/3", "1/3", "3/3", "3/3"]
     flakes.main(["10", results])
     assert [(it.number, it.busy) for it in ran[6:]] == [(6, 0), (7, 0), (8, 0), (9, 0)]
 
 
 @pytest.mark.parametrize("part", ["0/3", "4/3", "2", "a/b"])
 def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], ran: list[Run], part: str) -> None:
-    assert flakes.main(["10", f"--part={part}"]) == flakes.OTHER_RUNS
-    assert capsys.readouterr().err == f"test-flakes: --part={part} is not like 2/3\n"
+    with pytest.raises(SystemExit):
+        flakes.main(["10", f"--part={part}"])
+    assert f"{part} is not like 2/3" in capsys.readouterr().err
     assert ran == []
 
 
