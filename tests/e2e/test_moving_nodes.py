@@ -23,7 +23,7 @@ CONFIG: Final = nsqclient.Config(drain_timeout=5)
 
 @pytest.mark.parametrize("colour", ["trio", "aio"])
 def test_nodes_and_nsqlookupds_are_killed_in_turn(tmp_path: Path, colour: str) -> None:
-    run(tmp_path, seconds=3, every=1, down=0.2, rate=1000, batch=10, colour=colour, tell=print)
+    run(tmp_path, seconds=3, every=1, down=0.2, rate=1000, batch=10, colour=colour, tell=print, slowest=30)
 
 
 @pytest.mark.parametrize("colour", ["trio", "aio"])
