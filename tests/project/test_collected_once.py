@@ -91,7 +91,8 @@ def test_what_a_fixture_says_or_takes_long_for_is_reported_and_nothing_else_of_i
     count = """
 def pytest_runtest_logreport(report):
     if hasattr(report, "node"):
-        print("reported", report.nodeid.rpartition("::")[2], report.when)
+        took = "long" if report.duration >= 0.05 else ""
+        print("reported", report.nodeid.rpartition("::")[2], report.when, took)
 """
     fixtures = """
 import time
@@ -114,11 +115,13 @@ def test_fails(fails): pass
 """
     done = run(fixtures, count)
     done.assert_outcomes(passed=23, errors=1)
-    reported = [it.partition("reported ")[2] for it in done.outlines if "reported " in it]
-    of_quick = Counter(it.rpartition(" ")[2] for it in reported if it.startswith("test_quick"))
+    lines = [it.partition("reported ")[2] for it in done.outlines if "reported " in it]
+    reported = [it.removesuffix("long").strip() for it in lines]
+    # On a busy machine, to do nothing may take long, too.
+    quick = [it for it in lines if it.startswith("test_quick") and not ("call" not in it and it.endswith("long"))]
+    of_quick = Counter(it.split()[1] for it in quick)
     assert of_quick["call"] == 20
-    # Not none: pytest prints something before each worker's first test, and on a busy machine some take long.
-    assert max(of_quick["setup"], of_quick["teardown"]) < 15
+    assert max(of_quick["setup"], of_quick["teardown"]) <= 2, "pytest prints something before each worker's first test"
     assert {"test_says teardown", "test_slow setup", "test_fails teardown"} <= {*reported}
     done.stdout.fnmatch_lines_random(["good bye", "*assert 'torn' == 'down'*"])
 
