@@ -114,10 +114,9 @@ HAS_ALL: Final = "import ensurepip, os, sysconfig, venv; os.stat(sysconfig.get_p
 
 
 def version_of_system() -> str:
-    if not SYSTEM.exists() or subprocess.run([SYSTEM, "-c", HAS_ALL], capture_output=True, check=False).returncode:
-        pytest.skip("the system has no Python with which everything can be installed")
-    asked = [str(SYSTEM), "-c", "import sys; print(sys.version_info[:2])"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    """Return the version of the system's Python, or "" if it can't make everything, or isn't there."""
+    asked = ["/bin/sh", "-c", f'{SYSTEM} -c "$1"', "sh", f"{HAS_ALL}; import sys; print(sys.version_info[:2])"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def chosen(tree: Path, slow_version: str, **environment: str) -> str:
@@ -129,10 +128,10 @@ def chosen(tree: Path, slow_version: str, **environment: str) -> str:
 
 def test_the_system_s_python_is_chosen_before_one_of_its_version_that_is_not_optimized(tree: Path) -> None:
     same = version_of_system()
-    assert chosen(tree, slow_version=same) == str(SYSTEM)
+    assert chosen(tree, slow_version=same or "(3, 11)") == (str(SYSTEM) if same else "python3")
     assert chosen(tree, slow_version="(3, 4)") == "python3"
     assert chosen(tree, slow_version="") == "python3"
-    assert chosen(tree, slow_version=same, PYTHON="python3.99") == "python3.99"
+    assert chosen(tree, slow_version=same or "(3, 11)", PYTHON="python3.99") == "python3.99"
 
 
 @pytest.mark.parametrize("script", ["setup", "run-broker"])
