@@ -71,7 +71,8 @@ class _Load(Load):
         self._nsqd = nsqd
         self._run = run
         tasks = (self._publish, self._fail, self._fail, self._finish, self._edit, self._edit, self._operate)
-        super().__init__(tasks, chance, lambda: run.work.counts["replaced"])
+        # No kill comes before an edit has run a finished message again, which is rare, as few may.
+        super().__init__(tasks, chance, lambda: run.work.counts["replaced"], lambda _: bool(run.work.counts["run again"]))
 
     def _publish(self, chance: random.Random) -> None:
         run = self._run
