@@ -277,6 +277,10 @@ def test_replaying_works_without_scripts(page: Browser, cluster: Cluster, topic:
     assert depth(cluster.nodes[0], topic) == 1
 
 
+IS_SLOW = "document.querySelector('main').innerText.includes('not fully searched: it has sent nothing')"
+IS_FOUND = """document.querySelector('#messages tbody')?.innerText.includes('"order_id":123,')"""
+
+
 def test_order_123_among_40000_is_found_and_replayed_to_one_channel_in_five_clicks(
     page: Browser, cluster: Cluster, admin: Nsqadmin
 ) -> None:
@@ -303,7 +307,8 @@ def test_order_123_among_40000_is_found_and_replayed_to_one_channel_in_five_clic
     page.fill("#filter", "order_id = 123")
     clicks += 1  # Enter
     page.press("enter")
-    page.wait_for_text('"order_id":123,', "#messages tbody")
+    while page.wait(f"({IS_SLOW}) ? 'slow' : ({IS_FOUND})") == "slow":  # on a busy machine
+        page.open(page.path)
     assert page.count("#messages tbody tr") == 1
     click("Replay…", "#messages tbody button")
     click("billing", "#dialog label")
