@@ -58,7 +58,7 @@ class Load:
     def _go_on_until(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _BUSY_TIMEOUT
         while not (self._tasks.violations or is_so()):
-            assert time.monotonic() < deadline, "the load has come to a standstill"
+            assert time.monotonic() < deadline, f"the load has come to a standstill; broken: {self._tasks.broken}"
             self.stopping.wait(_PAUSE)
 
     def ended(self) -> None:
