@@ -19,6 +19,7 @@ from tests.support.process import Nsqd
 from tests.support.traffic import Consumer, Tasks
 
 TOPIC: Final = "t"
+UNTIL_FOUND: Final = 100  # kills of a run that ends where a planted bug shows, which seldom needs more than three
 _SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that they go, and what isn't finished is compacted
 _BUSY_TIMEOUT: Final = 120.0
 _PAUSE: Final = 0.001  # seconds between two looks at how far a load has come; an edit takes hardly longer
