@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,10 +81,12 @@ def test_the_ledger_forgives_a_finish_that_nsqd_may_not_have_had_time_for() -> N
     assert ledger.arrived(channel, delivery(0)) == 0
 
 
-def test_what_was_sent_just_after_the_last_sign_of_life_is_no_other() -> None:
+def test_what_was_sent_just_after_the_last_sign_of_life_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr("tests.support.promises.time", SimpleNamespace(monotonic=lambda: now))
     ledger, _ = ledger_with(0, 0)
     assert len(ledger.beats) == 1
-    ledger.beats[0] -= BEAT
+    ledger.beats[0] -= 2 * BEAT
     ledger.answered_ok(ledger.topics["t"], ledger.sending(1))
     assert len(ledger.beats) == 2
 

@@ -185,9 +185,12 @@ def _watched(folder: Path, outcome: Outcome) -> Iterator[None]:
     """Look all the time how much space the files of a folder take."""
     ends = threading.Event()
 
+    def look() -> None:
+        outcome.most = max(outcome.most, _space(folder))
+
     def watch() -> None:
         while not ends.wait(_PAUSE):
-            outcome.most = max(outcome.most, _space(folder))
+            look()
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -196,6 +199,7 @@ def _watched(folder: Path, outcome: Outcome) -> Iterator[None]:
     finally:
         ends.set()
         thread.join()
+        look()  # on a busy machine, the thread may not have got to run for a while
 
 
 def _space(folder: Path) -> int:

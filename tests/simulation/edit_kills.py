@@ -71,8 +71,10 @@ class _Load(Load):
         self._nsqd = nsqd
         self._run = run
         tasks = (self._publish, self._fail, self._fail, self._finish, self._edit, self._edit, self._operate)
-        # No kill comes before an edit has run a finished message again, which is rare, as few may.
-        super().__init__(tasks, chance, lambda: run.work.counts["replaced"], lambda _: bool(run.work.counts["run again"]))
+        # An edit seldom runs a finished message again, as few may. No kill comes before one has.
+        super().__init__(
+            tasks, chance, lambda: run.work.counts["replaced"], lambda _: bool(run.work.counts["run again"])
+        )
 
     def _publish(self, chance: random.Random) -> None:
         run = self._run

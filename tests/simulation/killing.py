@@ -19,6 +19,7 @@ from tests.support.process import Nsqd
 from tests.support.traffic import Consumer, Tasks
 
 TOPIC: Final = "t"
+UNTIL_FOUND: Final = 100  # kills of a run that ends where a planted bug shows, which seldom needs more than three
 _SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that they go, and what isn't finished is compacted
 _BUSY_TIMEOUT: Final = 120.0
 _PAUSE: Final = 0.001  # seconds between two looks at how far a load has come; an edit takes hardly longer
@@ -42,7 +43,7 @@ class Load:
         progress: Callable[[], int],
         is_ready: Callable[[int], bool] = lambda count: True,
     ) -> None:
-        """`progress` counts what the load does. `is_ready` tells if a kill may come after so much of it."""
+        """`progress` counts what the load does. `is_ready` tells if a kill may come, which then comes after so much more."""
         self._progress = progress
         self._is_ready = is_ready
         self._tasks = Tasks(tasks, chance)
@@ -50,10 +51,15 @@ class Load:
         self._tasks.start()
 
     def go_on_for(self, count: int) -> None:
-        """Let it go on until so much was done, or something is wrong, which `ended` raises."""
-        goal, deadline = self._progress() + count, time.monotonic() + _BUSY_TIMEOUT
-        while not self._tasks.violations and not (self._progress() >= goal and self._is_ready(count)):
-            assert time.monotonic() < deadline, "the load has come to a standstill"
+        """Let it go on until it is ready and has then done so much, or something is wrong, which `ended` raises."""
+        self._go_on_until(lambda: self._is_ready(count))
+        goal = self._progress() + count
+        self._go_on_until(lambda: self._progress() >= goal)
+
+    def _go_on_until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _BUSY_TIMEOUT
+        while not (self._tasks.violations or is_so()):
+            assert time.monotonic() < deadline, f"the load has come to a standstill; broken: {self._tasks.broken}"
             self.stopping.wait(_PAUSE)
 
     def ended(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.planted.planting import bugs_for, with_bug
 from tests.simulation.bury_kills import VERBS, BuryKills
+from tests.simulation.killing import UNTIL_FOUND
 from tests.support.lengths import sized
 
 pytestmark = pytest.mark.slow
@@ -34,4 +35,4 @@ VERDICTS = {
 @pytest.mark.parametrize("bug", bugs_for("burying kills"))
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
     with pytest.raises(AssertionError, match=VERDICTS[bug]):
-        BuryKills().run(tmp_path, kills=KILLS, seed=1, environ=with_bug(bug))  # ends where the bug shows
+        BuryKills().run(tmp_path, kills=UNTIL_FOUND, seed=1, environ=with_bug(bug))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.planted.planting import bugs_for, with_bug
 from tests.simulation.edit_kills import EditKills
+from tests.simulation.killing import UNTIL_FOUND
 from tests.support.lengths import sized
 
 KILLS = sized(short=3, long=50)
@@ -32,5 +33,5 @@ def test_exactly_one_of_two_versions_runs_whatever_a_kill_interrupts(tmp_path: P
 @pytest.mark.parametrize("bug", bugs_for("edit kills"))
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
     with pytest.raises(AssertionError, match=VERDICTS[bug]):
-        # Ends where the bug shows. Only some kills come between an edit and its answer.
-        EditKills().run(tmp_path, kills=4 * KILLS, seed=1, environ=with_bug(bug))
+        # Only some kills come between an edit and its answer.
+        EditKills().run(tmp_path, kills=UNTIL_FOUND, seed=1, environ=with_bug(bug))

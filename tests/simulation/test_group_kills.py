@@ -10,6 +10,7 @@ import pytest
 from tests.planted.planting import bugs_for, with_bug
 from tests.simulation.group_kills import GroupKills
 from tests.simulation.group_ledger import FORGETS, TIMES_OUT, GroupLedger
+from tests.simulation.killing import UNTIL_FOUND
 from tests.simulation.promise import Violation
 from tests.support.lengths import sized
 
@@ -28,7 +29,7 @@ def test_kills_break_neither_order_nor_limit_and_lose_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize("bug", bugs_for("group kills"))
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
     with pytest.raises(AssertionError, match=r"Violation.*ordered: message .* came, and \d+ is not finished"):
-        GroupKills().run(tmp_path, kills=KILLS, seed=1, environ=with_bug(bug))  # ends where the bug shows
+        GroupKills().run(tmp_path, kills=UNTIL_FOUND, seed=1, environ=with_bug(bug))
 
 
 # Does the ledger notice?

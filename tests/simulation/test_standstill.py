@@ -16,7 +16,7 @@ from random import Random
 import pytest
 import trio
 
-from tests.simulation.behind import Load, run_load
+from tests.simulation.behind import CHANNELS, TOPIC, Load, run_load
 from tests.simulation.clocks import WallClock
 from tests.simulation.disturbances import JUMPS, stop_for
 from tests.soak.ledger import Ledger
@@ -56,17 +56,17 @@ async def published(ledger: Ledger, count: int) -> None:
 
 
 def test_what_clients_answered_on_connections_they_lost_is_no_fault(tmp_path: Path) -> None:
-    """The clients, all in one thread, stand still, so each of them has to drop its connection."""
+    """The clients, all in one thread, stand still until nsqd has dropped the connection of each consumer."""
 
     async def stand_still() -> None:
         time.sleep(STANDSTILL)  # noqa: ASYNC251 -- nobody else may run
+        eventually(lambda: not any(node.channel(TOPIC, name)["clients"] for name in CHANNELS), timeout=LIMIT)
 
     ledger = Ledger()
-    disturb = partial(before_and_after, stand_still, ledger)
     # Requeued messages may be due later than those in flight come back.
     load = Load(longest_delay=8.0, longest_requeue=20.0, drain=120.0)
     with Nsqd(tmp_path / "data") as node:
-        trio.run(run_load, node, node.tcp, ledger, Random(1), disturb, load)
+        trio.run(run_load, node, node.tcp, ledger, Random(1), partial(before_and_after, stand_still, ledger), load)
     assert ledger.counts["connections lost"] > 0
     print(f"{dict(ledger.counts)}, latest {ledger.latest:.1f} s")
 

@@ -73,6 +73,9 @@ class Tasks:
     def __init__(self, tasks: Iterable[Callable[[random.Random], None]], chance: random.Random) -> None:
         self.stopping = threading.Event()
         self.violations: list[Exception] = []
+        self.broken: list[
+            Exception
+        ] = []  # how the tasks have ended that a kill has ended, or a broker that is too slow
         self._threads = [
             threading.Thread(target=self._repeat, args=(task, random.Random(chance.random())), daemon=True)
             for task in tasks
@@ -86,8 +89,8 @@ class Tasks:
         try:
             while not self.stopping.is_set():
                 task(chance)
-        except BROKEN:
-            pass
+        except BROKEN as error:
+            self.broken.append(error)
         except Exception as error:
             self.violations.append(error)
 
