@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,12 @@ def channel(nsqd: Nsqd, topic: str) -> tuple[int, int, int]:
 
 
 def texts(folder: Path) -> dict[str, bytes]:
-    found = {str(it.relative_to(folder)): it.read_bytes() for it in folder.rglob("*") if it.is_file()}
+    """Return the text of each file. One that is moved out of the folder meanwhile is not among them."""
+    found = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[str(path.relative_to(folder))] = path.read_bytes()
     return {name: gzip.decompress(data) if name.endswith(".gz") else data for name, data in sorted(found.items())}
 
 
