@@ -39,7 +39,7 @@ PYTHON: Final = os.environ.get("NSQ_TEST_PYTHON", sys.executable)
 SOURCES: Final = os.pathsep.join((str(ROOT), str(ROOT / "common")))
 PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else SOURCES
 STARTS_AGAIN: Final = "starting again as a standby"  # in the log of an owner that has lost its name
-START_TIMEOUT: Final = 60.0  # seconds; includes recovery on a slow machine
+START_TIMEOUT: Final = 100.0  # seconds; includes recovery on a slow machine
 STOP_TIMEOUT: Final = 30.0
 
 _LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:(\[[\da-f:]*\]|[\d.]+):(\d+)|(/.*))$")
