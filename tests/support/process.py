@@ -454,15 +454,19 @@ def launch(
 def run_to_end(
     *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd", folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m program`, which is expected to end by itself."""
-    return forked.run(
-        [PYTHON, "-P", "-m", program, *arguments],
-        # The same variables as in `launch`, because each set of them has a zygote of its own.
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
-        cwd=folder,
-        text=True,
-        timeout=START_TIMEOUT,
-    )
+    """Run `python -m program`, which is expected to end by itself. Raise AssertionError with its words if it doesn't."""
+    try:
+        return forked.run(
+            [PYTHON, "-P", "-m", program, *arguments],
+            # The same variables as in `launch`, because each set of them has a zygote of its own.
+            env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
+            cwd=folder,
+            text=True,
+            timeout=START_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired as late:  # has what was said as bytes, in spite of `text`
+        said = b"".join(it for it in (late.stdout, late.stderr) if it).decode(errors="backslashreplace")
+        raise AssertionError(f"{program} {' '.join(arguments)} did not end\n{said}") from None
 
 
 def needs_module(name: str) -> None:
