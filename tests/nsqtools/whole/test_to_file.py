@@ -93,7 +93,8 @@ def test_files_are_moved_when_they_are_finished_also_by_a_hang_up(nsqd: Nsqd, to
         eventually(lambda: channel(nsqd, topic) == (0, 0, 1))
         assert (texts(out), texts(work)) == ({}, {"f-000000": b"1\n"})
         tool.signal(signal.SIGHUP)
-        eventually(lambda: texts(out) == {"f-000000": b"1\n"} and not texts(work))
+        # The next tick opens an empty file, as quiet topics have one.
+        eventually(lambda: texts(out) == {"f-000000": b"1\n"} and texts(work) in ({}, {"f-000001": b""}))
         tool.wait_for_log(f"moving finished file {work}/f-000000 to {out}/f-000000")
         nsqd.connect().publish(topic, b"2")
         eventually(lambda: channel(nsqd, topic) == (0, 0, 2))
