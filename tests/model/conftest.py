@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from tests.support.slices import MODEL_SLICES, slices_of
+
+HANGS: Final = 300.0  # seconds of processor time
+
+
+@pytest.fixture(autouse=True)
+def limited_processor_time(pytestconfig: pytest.Config) -> Iterator[None]:
+    """End the run, and show where, when a test has computed for too long.
+
+    Models only compute, and beside busy processes that may take fifty times as long as it does alone.
+    """
+    faulthandler.cancel_dump_traceback_later()  # pytest's, which counts the time that passes
+    faulthandler.register(signal.SIGPROF, file=pytestconfig.stash[fault_handler_stderr_fd_key], chain=True)
+    signal.setitimer(signal.ITIMER_PROF, HANGS)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    faulthandler.unregister(signal.SIGPROF)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import pytest
 import trio
@@ -16,6 +20,8 @@ from nsqtools.archive_file import Layout
 from nsqtools.command import ToolFailed
 from nsqtools.rotation import FileNames, Rotation
 from nsqtools.topic_archive import TopicArchive
+
+LIMIT: Final = 100.0  # seconds for a thread to sync a file, on a machine whose disk is busy
 
 
 class FakeMessage:
@@ -92,9 +98,12 @@ class Scene:
 
     async def settle(self, condition: Callable[[], object], *, ticking: bool = False) -> None:
         """Wait until the condition is true, as threads give no event. `ticking`: tick until then."""
-        for attempt in range(20_000):
+        deadline = time.monotonic() + LIMIT
+        for attempt in itertools.count():
             if condition():
                 return
+            if time.monotonic() >= deadline:
+                break
             if ticking and attempt % 100 == 99:
                 self.clock.jump(1)
             await trio.testing.wait_all_tasks_blocked()
@@ -102,7 +111,12 @@ class Scene:
         raise AssertionError(f"did not come true: finished {self.consumer.finished}, files {self.files()}")
 
     def files(self) -> dict[str, bytes]:
-        found = {str(it.relative_to(self.folder)): it.read_bytes() for it in self.folder.rglob("*") if it.is_file()}
+        """Return the text of each file. One that a thread moves away meanwhile is not among them."""
+        found = {}
+        for path in self.folder.rglob("*"):
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    found[str(path.relative_to(self.folder))] = path.read_bytes()
         return dict(sorted(found.items()))
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import traceback
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
@@ -19,6 +21,7 @@ from nsqpipe.session import open_session
 from tests.support.spark import NO_CODEGEN
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 BATCH: Final = 20_000  # rows of one that copies
@@ -57,8 +60,19 @@ def copy(spark: SparkSession, nsqd: str, topic: str, options: str, *, batch: int
 def run(file: str, nsqd: str, checkpoint: str, topic: str, options: str) -> None:
     # Tasks of the copy stop, and the jobs have to go on.
     spark = open_session("run", master="local[8]", conf={**NO_CODEGEN})
-    copy(spark, nsqd, topic, options, batch=SMALL_BATCH).option("checkpointLocation", checkpoint).start()
+    copying = copy(spark, nsqd, topic, options, batch=SMALL_BATCH).option("checkpointLocation", checkpoint).start()
+    threading.Thread(target=end_with, args=(copying,), daemon=True).start()
     app(["run", file])
+
+
+def end_with(query: StreamingQuery) -> None:
+    """End this process when the query has failed: who waits for its tasks would wait in vain."""
+    try:
+        query.awaitTermination()
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def main(job: str, *words: str) -> None:

@@ -38,7 +38,9 @@ from tests.support.process import ROOT, SOURCES, Nsqd, SteadyNsqd
 from tests.support.s3 import S3Server
 from tests.support.spark import KEPT, address
 
-PATIENCE: Final = 300  # seconds for a session to start and catch up, on a busy machine
+# Seconds for a session to start and catch up. That takes half a minute of processor time, of which a busy machine gives it
+# a twentieth.
+PATIENCE: Final = 900
 PART: Final = 100  # messages of one publish
 WINDOW: Final = "idempotence-window=1h"
 READ_EVERY: Final = 1.0  # seconds between two reads of a table while it is written; more if a read takes long

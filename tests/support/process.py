@@ -39,7 +39,7 @@ PYTHON: Final = os.environ.get("NSQ_TEST_PYTHON", sys.executable)
 SOURCES: Final = os.pathsep.join((str(ROOT), str(ROOT / "common")))
 PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else SOURCES
 STARTS_AGAIN: Final = "starting again as a standby"  # in the log of an owner that has lost its name
-START_TIMEOUT: Final = 60.0  # seconds; includes recovery on a slow machine
+START_TIMEOUT: Final = 100.0  # seconds; includes recovery on a slow machine
 STOP_TIMEOUT: Final = 30.0
 
 _LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:(\[[\da-f:]*\]|[\d.]+):(\d+)|(/.*))$")
@@ -454,15 +454,19 @@ def launch(
 def run_to_end(
     *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd", folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m program`, which is expected to end by itself."""
-    return forked.run(
-        [PYTHON, "-P", "-m", program, *arguments],
-        # The same variables as in `launch`, because each set of them has a zygote of its own.
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
-        cwd=folder,
-        text=True,
-        timeout=START_TIMEOUT,
-    )
+    """Run `python -m program`, which is expected to end by itself. Raise AssertionError with its words if it doesn't."""
+    try:
+        return forked.run(
+            [PYTHON, "-P", "-m", program, *arguments],
+            # The same variables as in `launch`, because each set of them has a zygote of its own.
+            env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
+            cwd=folder,
+            text=True,
+            timeout=START_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired as late:  # has what was said as bytes, in spite of `text`
+        said = b"".join(it for it in (late.stdout, late.stderr) if it).decode(errors="backslashreplace")
+        raise AssertionError(f"{program} {' '.join(arguments)} did not end\n{said}") from None
 
 
 def needs_module(name: str) -> None:

@@ -6,12 +6,13 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from nsqd.auth.grants import AuthQuestion, Grant
 from nsqd.auth.servers import AT_ONCE, AuthServers, AuthSettings
@@ -19,7 +20,7 @@ from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.http_server import Reply, Request
 
-SECOND = 30.0  # enough patience for a test in which nothing has to time out
+SECOND = 100.0  # enough patience for a test in which nothing has to time out
 
 
 class Turns:
@@ -56,8 +57,16 @@ def settings(
     )
 
 
-def grants(how: AuthSettings, *secrets: bytes, first: int = 0, gone: Sequence[bytes] = ()) -> list[Grant | None]:
-    """Return the answers of this many clients that ask at the same time."""
+def grants(
+    how: AuthSettings,
+    *secrets: bytes,
+    first: int = 0,
+    gone: Sequence[bytes] = (),
+    beside: Callable[[], Awaitable[None]] = trio.sleep_forever,
+    clock: trio.abc.Clock | None = None,
+    limit: float = SECOND,
+) -> list[Grant | None]:
+    """Return the answers of this many clients that ask at the same time. `beside` runs meanwhile."""
     answers: list[Grant | None] = []
 
     async def main() -> None:
@@ -73,17 +82,18 @@ def grants(how: AuthSettings, *secrets: bytes, first: int = 0, gone: Sequence[by
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(servers.run)
+            nursery.start_soon(beside)
             for secret in secrets:
                 question = AuthQuestion(
                     secret, remote_ip="10.0.0.1", tls=False, common_name="", answer=answer, drop=lambda: None
                 )
                 question.waits = secret not in gone
                 servers.ask(question)
-            with trio.fail_after(SECOND):
+            with trio.fail_after(limit):
                 await done.wait()
             nursery.cancel_scope.cancel()
 
-    trio.run(main)
+    trio.run(main, clock=clock)
     return answers
 
 
@@ -215,9 +225,21 @@ def test_a_server_that_is_none(reply: bytes) -> None:
 
 
 def test_a_server_that_hangs_is_waited_for_so_long_only(server: AuthServer) -> None:
+    clock, request = trio.testing.MockClock(rate=1.0), 100 * SECOND  # as long for the server that answers
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        how = settings(f"127.0.0.1:{silent.getsockname()[1]}", server.address, request=0.1)
-        (grant,) = grants(how, b"s")
+
+        async def let_time_pass() -> None:
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(silent))
+            async with await listener.accept() as stream:
+                assert await stream.receive_some()
+                clock.jump(request - SECOND)
+                await trio.testing.wait_all_tasks_blocked()
+                assert not server.requests
+                clock.jump(SECOND)
+                await trio.sleep_forever()
+
+        how = settings(f"127.0.0.1:{silent.getsockname()[1]}", server.address, connect=request, request=request)
+        (grant,) = grants(how, b"s", beside=let_time_pass, clock=clock, limit=2 * request)
     assert grant is not None
 
 

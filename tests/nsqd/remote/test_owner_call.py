@@ -15,6 +15,8 @@ from nsqcommon.remote.slot import Claimant
 from nsqd.remote.owner_call import OwnerAnswer, owner_answers, owner_says
 from nsqd.remote.standby import OwnerSays
 
+LIMIT = 100.0  # seconds for an answer that comes, on a busy machine
+
 
 @contextmanager
 def served(status: int, answer: object, readyz: str = "", *, paths: list[str] | None = None) -> Iterator[str]:
@@ -87,22 +89,22 @@ OWNER = {"state": "owner", "run": RUNS_OF_OWNER[0], "fault": "", "behind_seconds
 )
 def test_an_owner_is_well_cut_off_or_gone(status: int, answer: object, readyz: str, expected: OwnerSays) -> None:
     with served(status, answer, readyz) as address:
-        assert owner_says(Claimant("host", 1, "", address), "00000000000000aa", after=1.0, timeout=5.0) is expected
+        assert owner_says(Claimant("host", 1, "", address), "00000000000000aa", after=1.0, timeout=LIMIT) is expected
 
 
 def test_an_owner_that_refuses_connections_is_gone_and_one_that_stands_still_is_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         owner = Claimant("host", 1, "", f"127.0.0.1:{frozen.getsockname()[1]}")
         assert owner_says(owner, "a", after=1.0, timeout=0.01) is OwnerSays.NOTHING
-    assert owner_says(owner, "a", after=1.0, timeout=5.0) is OwnerSays.GONE
-    assert owner_says(Claimant("host", 1, ""), "a", after=1.0, timeout=5.0) is OwnerSays.NOTHING
+    assert owner_says(owner, "a", after=1.0, timeout=LIMIT) is OwnerSays.GONE
+    assert owner_says(Claimant("host", 1, ""), "a", after=1.0, timeout=LIMIT) is OwnerSays.NOTHING
 
 
 def test_a_standby_tells_the_owner_where_it_is() -> None:
     paths: list[str] = []
     with served(403, {}, "OK", paths=paths) as address:
-        owner_says(Claimant("host", 1, "", address), "aa", after=1.0, timeout=5.0, standby="[::1]:4151")
-        owner_says(Claimant("host", 1, "", address), "aa", after=1.0, timeout=5.0)
+        owner_says(Claimant("host", 1, "", address), "aa", after=1.0, timeout=LIMIT, standby="[::1]:4151")
+        owner_says(Claimant("host", 1, "", address), "aa", after=1.0, timeout=LIMIT)
     assert paths == [
         *("/remote?standby=%5B%3A%3A1%5D%3A4151", "/readyz?standby=%5B%3A%3A1%5D%3A4151"),
         *("/remote", "/readyz"),

@@ -10,6 +10,7 @@ from struct import pack
 import pytest
 
 from nsqcommon.wire.commands import pub
+from tests.support.client import TIMEOUT
 from tests.support.process import Answer, Nsqd, eventually
 
 
@@ -39,7 +40,7 @@ def test_trap_34_an_empty_body_is_seen_before_the_topic(nsqd: Nsqd) -> None:
 
 
 def test_trap_34_a_body_too_big_is_refused_before_it_comes(nsqd: Nsqd) -> None:
-    with socket.create_connection(nsqd.http_address, timeout=5) as sock:
+    with socket.create_connection(nsqd.http_address, timeout=TIMEOUT) as sock:
         sock.sendall(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n")
         answer = sock.recv(4096)
     assert answer.startswith(b"HTTP/1.1 413 ")

@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,12 @@ def channel(nsqd: Nsqd, topic: str) -> tuple[int, int, int]:
 
 
 def texts(folder: Path) -> dict[str, bytes]:
-    found = {str(it.relative_to(folder)): it.read_bytes() for it in folder.rglob("*") if it.is_file()}
+    """Return the text of each file. One that is moved out of the folder meanwhile is not among them."""
+    found = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[str(path.relative_to(folder))] = path.read_bytes()
     return {name: gzip.decompress(data) if name.endswith(".gz") else data for name, data in sorted(found.items())}
 
 
@@ -87,7 +93,8 @@ def test_files_are_moved_when_they_are_finished_also_by_a_hang_up(nsqd: Nsqd, to
         eventually(lambda: channel(nsqd, topic) == (0, 0, 1))
         assert (texts(out), texts(work)) == ({}, {"f-000000": b"1\n"})
         tool.signal(signal.SIGHUP)
-        eventually(lambda: texts(out) == {"f-000000": b"1\n"} and not texts(work))
+        # The next tick opens an empty file, as quiet topics have one.
+        eventually(lambda: texts(out) == {"f-000000": b"1\n"} and texts(work) in ({}, {"f-000001": b""}))
         tool.wait_for_log(f"moving finished file {work}/f-000000 to {out}/f-000000")
         nsqd.connect().publish(topic, b"2")
         eventually(lambda: channel(nsqd, topic) == (0, 0, 2))
