@@ -479,6 +479,7 @@ def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
     form = {"topic": "slow", "channel": "jobs", "task": "slow", "rate": "0.1", "reason": "ValueError: 1"}
     assert "Retry 10 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form)}")
     assert "Retry 3 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form | {'limit': '3'})}")
+    began = time.monotonic()
     receipt = shop.post("/actions/retry_task", form)
     assert "Running:" in receipt
     assert "of 10 jobs retried" in receipt
@@ -490,7 +491,7 @@ def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
     assert "Stopped:" in stopped
     done = one.channel("slow", "jobs")["depth"]
     assert f"{done} job" in stopped
-    assert 1 <= done <= 3  # on a busy machine
+    assert 1 <= done <= 1 + (time.monotonic() - began) * 0.1
     said = json.dumps(shop.admin.json("GET", "/api/v2/activity").json)
     assert f"retried {done} failed jobs of one task of slow/jobs at 0.1 a second, then stopped" in said
 
