@@ -142,6 +142,7 @@ def test_a_job_that_raised_after_its_acknowledgement_runs_again_in_three_clicks(
     run(shop, "raised", 1)
     report(one, event(State.FAILED, "shop.early", "early-1", "raised", outcome="finished", error="ValueError: x"))
     eventually(lambda: shop.tasks().get("shop.early", {}).get("raised") == 1)
+    eventually(lambda: one.http("GET", "/topic/log?topic=raised").json["next"] == 1)  # the dialog finds it there
     hand.click("Jobs", "nav a", "shop.early")
     hand.click("Run again…", "main tr:has(a[href*='shop.early']) td:last-child a", "Replay 1 message", "#dialog")
     hand.click("Replay", "#dialog button.primary", "1 message queued", "#dialog")
