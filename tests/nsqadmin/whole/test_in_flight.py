@@ -41,6 +41,7 @@ topics = ["t"]
 HTML = "<b>&é"
 # While the tests run, no message times out, and no worker loses its connection because it answers no heartbeat.
 NODE = ("broadcast-address=127.0.0.1", "max-msg-timeout=5h", "max-heartbeat-interval=1h")
+PATIENCE = ("http-client-connect-timeout=60s", "http-client-request-timeout=60s")  # of nsqadmin, where no node hangs
 PATIENT = {"msg_timeout": 18_000_000, "heartbeat_interval": 3_600_000}
 
 
@@ -87,7 +88,7 @@ def a_go_nsqd() -> Iterator[str]:
 
 
 @contextmanager
-def working(folder: Path, *, everyone: str = "viewer") -> Iterator[Working]:
+def working(folder: Path, *options: str, everyone: str = "viewer") -> Iterator[Working]:
     """Run all of it. Users without a name have the rights of `everyone`."""
     with ExitStack() as stack:
         nodes, workers, taken = [], [], []
@@ -110,7 +111,7 @@ def working(folder: Path, *, everyone: str = "viewer") -> Iterator[Working]:
         roles = folder / "roles.toml"
         roles.write_text(ROLES.replace(f'users = ["{everyone}"]', 'users = ["*"]'))
         named = [f"nsqd-http-address={it}" for it in (*map(name_of, nodes), go)]
-        admin = stack.enter_context(Nsqadmin(*named, "sample-interval=300ms", f"roles-file={roles}"))
+        admin = stack.enter_context(Nsqadmin(*named, "sample-interval=300ms", f"roles-file={roles}", *options))
         it = Working(nodes, go, workers, taken, admin)
         eventually(lambda: "5 messages on the nodes that answer (2 of 3)" in admin_text(it))
         yield it
@@ -123,7 +124,7 @@ def admin_text(it: Working) -> str:
 
 @pytest.fixture(scope="module")
 def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Working]:
-    with working(tmp_path_factory.mktemp("working")) as found:
+    with working(tmp_path_factory.mktemp("working"), *PATIENCE) as found:
         yield found
 
 
