@@ -8,13 +8,13 @@ import pytest
 
 from tests.browser.conftest import prepared, shot
 from tests.browser.test_pages import fits_and_is_accessible
-from tests.nsqadmin.whole.test_in_flight import TAB, Working, working
+from tests.nsqadmin.whole.test_in_flight import PATIENCE, TAB, Working, working
 from tests.support.browser import Browser
 
 
 @pytest.fixture(scope="module")
 def it(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Working]:
-    with working(tmp_path_factory.mktemp("working"), everyone="admin") as found:
+    with working(tmp_path_factory.mktemp("working"), *PATIENCE, everyone="admin") as found:
         yield found
 
 

@@ -45,7 +45,8 @@ class Trouble:
 
     def _connect(self, node: Nsqd, name: str, **asked: object) -> Client:
         client = Client(node.tcp)
-        client.identify(client_id=name, hostname=f"{name}.example", user_agent="tests/1.0", **asked)
+        known = {"client_id": name, "hostname": f"{name}.example", "user_agent": "tests/1.0"}
+        client.identify(heartbeat_interval=600_000, **known, **asked)
         self.clients.append(client)
         return client
 
@@ -74,6 +75,7 @@ def trouble(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     with ExitStack() as stack:
         lookupd = stack.enter_context(Nsqlookupd())
         options = ["broadcast-address=127.0.0.1", f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}"]
+        options.append("max-heartbeat-interval=10m")  # or the mailer, which answers none, would be gone after a minute
         nodes = [stack.enter_context(Nsqd(folder / name, *options)) for name in ("n1", "n2", "n3")]
         found = Trouble(nodes, lookupd)
         found.begin()
@@ -136,10 +138,12 @@ def test_what_is_wrong_is_seen_without_a_click(hand: Hand) -> None:
 
 def test_why_a_depth_grows_takes_one_click(hand: Hand) -> None:
     hand.click("Show the channel", ".incident a")
-    text = hand.page.text("main")
-    assert "No consumer is connected" in text
-    assert "Start a consumer, or delete the channel if it is no longer needed." in text
-    assert "growing" in text
+    for said in (
+        "No consumer is connected",
+        "Start a consumer, or delete the channel if it is no longer needed.",
+        "growing",
+    ):
+        hand.page.wait_for_text(said, "main")
     assert hand.clicks == 1
 
 

@@ -274,6 +274,7 @@ def test_who_has_left_is_not_counted_any_more(admin: Nsqadmin) -> None:
             it for it in admin.http("GET", "/metrics").body.decode().splitlines() if it.startswith("nsqadmin_viewers")
         )
 
+    eventually(lambda: viewers() == "nsqadmin_viewers 0")  # those of other tests have left
     with stream(admin, "/events?scope=nodes") as events:
         next(events)
         assert viewers() == "nsqadmin_viewers 1"

@@ -1,4 +1,7 @@
-"""The pages about jobs, on two real nsqds: a queue of each state, and reports as workers send them."""
+"""The pages about jobs, on two real nsqds: a queue of each state, and reports as workers send them.
+
+All tests count what `fill` has made, so a test that changes jobs has a queue of its own.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,22 @@ TRACEBACK = (
 )
 
 
+def exactly(value: int) -> dict[str, Any]:
+    return {"value": value, "trust": "exact"}
+
+
+def all_exactly(**counts: int) -> dict[str, Any]:
+    return {name: exactly(counts.get(name, 0)) for name in ("waiting", "scheduled", "retrying", "failed", "in_flight")}
+
+
+FILLED = {
+    "shop.charge": all_exactly(failed=2, retrying=1),
+    "remind": all_exactly(scheduled=1),
+    "send_receipt": all_exactly(waiting=3),
+    "shop.tasks.add": all_exactly(waiting=1),
+}
+
+
 @dataclass
 class Shop:
     """Tasks of four libraries in two queues."""
@@ -45,8 +64,31 @@ class Shop:
         assert answer.status == status, answer
         return unescape(answer.body.decode()).replace("<wbr>", "")
 
+    def shows(self, path: str, *texts: str) -> str:
+        """Return the page if it has all of these texts, or "" if not yet."""
+        answer = self.admin.http("GET", path)
+        page = unescape(answer.body.decode()).replace("<wbr>", "")
+        return page if answer.status == 200 and all(text in page for text in texts) else ""
+
     def tasks(self) -> dict[str, Any]:
         return {it["name"]: it for it in self.admin.json("GET", "/api/v2/jobs").json["tasks"]}
+
+    def whole(self, path: str) -> str:
+        """Return a page for which all queues were read. On a busy machine the time for that may be over before."""
+        page: str = eventually(lambda: "was not fully" not in (it := self.text(path)) and it)
+        return page
+
+    def filled(self) -> dict[str, Any]:
+        """Return all tasks if nsqadmin has counted all that `fill` has made, or {}."""
+        tasks = self.tasks()
+        is_filled = all(tasks.get(name, {}) | counts == tasks.get(name) for name, counts in FILLED.items())
+        return tasks if is_filled else {}
+
+    def forget(self) -> None:
+        """Delete the queues that a test has made: nsqadmin has some seconds to read all of them."""
+        for node in self.nodes:
+            for name in {it["topic_name"] for it in node.stats()["topics"]} - {"mails", "shop", TOPIC}:
+                node.post(f"/topic/delete?topic={name}")
 
     def post(self, path: str, form: Mapping[str, str] | list[tuple[str, str]], status: int = 200) -> str:
         headers = {"content-type": "application/x-www-form-urlencoded"}
@@ -81,6 +123,18 @@ def publish(node: Nsqd, topic: str, body: bytes, job: dict[str, str], delay: flo
         producer.publish(topic, body, headers=job, delay=delay)
 
 
+def fail(node: Nsqd, topic: str, *reasons: str) -> list[str]:
+    """Let so many of the jobs that wait fail, and return nsqd's ids of the messages."""
+    before = node.channel(topic, "jobs").get("buried_count", 0)
+    with node.connect() as client:
+        client.identify(feature_negotiation=True, extensions=["bury"])
+        client.subscribe(topic, "jobs", ready=len(reasons))
+        failing = client.messages(len(reasons))
+        client.send(b"RDY 0\n", *(bury(it.id, reason) for it, reason in zip(failing, reasons, strict=True)))
+        eventually(lambda: node.channel(topic, "jobs").get("buried_count") == before + len(reasons))
+    return [it.id.decode() for it in failing]
+
+
 def event(state: State, name: str, id: str, topic: str, **more: Any) -> JobEvent:
     known: dict[str, Any] = {
         "library": "celery",
@@ -109,7 +163,7 @@ def a_shop(folder: Path) -> Iterator[Shop]:
         with Nsqadmin(*where, "sample-interval=300ms", "discovery-interval=300ms", "enable-publish") as admin:
             shop = Shop([one, two], admin)
             fill(shop)
-            eventually(lambda: len(shop.tasks()) >= 4)
+            eventually(shop.filled)
             yield shop
             assert "Traceback" not in admin.log
 
@@ -119,13 +173,7 @@ def fill(shop: Shop) -> None:
     publish(one, "shop", celery_body(17, currency="EUR"), headers("celery", "shop.charge", "failed-1"))
     publish(two, "shop", celery_body(18), headers("celery", "shop.charge", "failed-2"))
     for node, reason in ((one, f"ValueError: no such order {HTML}"), (two, "ValueError: no such order")):
-        with node.connect() as client:
-            client.identify(feature_negotiation=True, extensions=["bury"])
-            client.subscribe("shop", "jobs", ready=1)
-            (failing,) = client.messages(1)
-            client.send(bury(failing.id, reason))
-            eventually(lambda node=node: node.channel("shop", "jobs").get("buried_count") == 1)
-            shop.ids[node.tcp] = failing.id.decode()
+        (shop.ids[node.tcp],) = fail(node, "shop", reason)
     publish(one, "shop", celery_body(19), headers("celery", "shop.charge", "retry-1", 2), delay=600)
     publish(one, "mails", plain_body("ana"), headers("taskiq", "remind", "later-1"), delay=600)
     for number in range(3):
@@ -133,34 +181,38 @@ def fill(shop: Shop) -> None:
     publish(two, "mails", plain_body(9), headers("django-tasks", "shop.tasks.add", "waits-9"))
 
 
+def add_queue(shop: Shop, topic: str) -> None:
+    """Give a test a queue of its own, and wait until nsqadmin knows it."""
+    for node in shop.nodes:
+        node.post(f"/topic/create?topic={topic}")
+        node.post(f"/channel/create?topic={topic}&channel=jobs")
+    eventually(lambda: len(shop.admin.json("GET", f"/api/v2/topics/{topic}/jobs").json.get("nodes", ())) == 2)
+
+
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     with a_shop(tmp_path_factory.mktemp("shop")) as it:
         yield it
 
 
-def exactly(value: int) -> dict[str, Any]:
-    return {"value": value, "trust": "exact"}
+@pytest.fixture
+def shop(open_shop: Shop) -> Iterator[Shop]:
+    yield open_shop
+    open_shop.forget()
 
 
 def test_without_reports_the_broker_says_what_it_knows(shop: Shop) -> None:
-    eventually(lambda: shop.tasks()["shop.charge"]["failed"] == exactly(2))
-    charge = shop.tasks()["shop.charge"]
-    assert charge["retrying"] == exactly(1)
-    assert charge["scheduled"] == exactly(0)
+    tasks = eventually(shop.filled)
+    charge, remind = tasks["shop.charge"], tasks["remind"]  # no test reports the second one
     assert charge["libraries"] == ["celery"]
     assert charge["error"].startswith("ValueError: no such order")
-    remind = shop.tasks()["remind"]  # no test reports it
     assert (remind["running"], remind["done_a_minute"], remind["p95"], remind["is_reported"]) == (
         None,
         None,
         None,
         False,
     )
-    assert shop.tasks()["remind"]["scheduled"] == exactly(1)
-    assert shop.tasks()["send_receipt"]["waiting"] == exactly(3)
-    assert shop.tasks()["shop.tasks.add"]["waiting"] == exactly(1)
-    page = shop.text("/jobs")
+    page = shop.whole("/jobs")
     assert page.index("shop.charge") < page.index("remind")  # the one that fails comes first
     assert "not reported" in page
     assert HTML not in shop.admin.http("GET", "/jobs").body.decode()
@@ -168,7 +220,8 @@ def test_without_reports_the_broker_says_what_it_knows(shop: Shop) -> None:
 
 def test_a_filter_finds_tasks_by_name_library_and_state(shop: Shop) -> None:
     def names(path: str) -> set[str]:
-        return set(re.findall(r"/jobs/task\?name=([a-z_.]+)", shop.text(path)))
+        """Return the tasks on a page. Other tests have failed and scheduled jobs, too."""
+        return FILLED.keys() & re.findall(r"/jobs/task\?name=([a-z_.]+)", shop.whole(path))
 
     assert names("/jobs?filter=dramatiq") == {"send_receipt"}
     assert names("/jobs?filter=shop.ch") == {"shop.charge"}
@@ -192,9 +245,9 @@ def test_reports_become_running_jobs_and_run_times(shop: Shop) -> None:
     )
     done = [event(State.SUCCEEDED, "shop.heard", f"done-{it}", "shop", ms=float(it)) for it in range(1, 21)]
     report(two, failed, *done, worker="host-2:8")
-    eventually(lambda: shop.tasks().get("shop.heard", {}).get("done_a_minute") == 21)
-    heard = shop.tasks()["shop.heard"]
-    assert heard["running"] == 1
+    # Each node's reports arrive on a connection of their own.
+    wanted = {"done_a_minute": 21, "running": 1}
+    heard = eventually(lambda: (it := shop.tasks().get("shop.heard", {})) | wanted == it and it)
     assert heard["p50"] == pytest.approx(0.011)
     assert heard["p95"] == pytest.approx(0.02)
     assert "No worker reports" not in shop.text("/jobs")
@@ -232,7 +285,7 @@ def test_a_silent_node_makes_numbers_lower_bounds_and_is_named(tmp_path: Path) -
 
 
 def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
-    page = shop.text("/jobs/task?name=shop.charge")
+    page = shop.whole("/jobs/task?name=shop.charge")
     for id in ("failed-1", "failed-2", "retry-1"):
         assert f"/jobs/job?topic=shop&channel=jobs&id={id}" in page
     assert "ValueError: no such order" in page
@@ -250,17 +303,19 @@ def test_the_page_of_a_task_lists_its_jobs_by_state(shop: Shop) -> None:
 
 def test_jobs_that_workers_have_are_on_the_page_of_their_task(shop: Shop) -> None:
     one = shop.nodes[0]
+    add_queue(shop, "held")
+    publish(one, "held", plain_body(), headers("taskiq", "shop.held", "held-1"))
     with one.connect() as client:
         client.identify(client_id="mailer", hostname="host-3")
-        client.subscribe("mails", "jobs", ready=1)
+        client.subscribe("held", "jobs", ready=1)
         (held,) = client.messages(1)
-        eventually(lambda: shop.tasks()["send_receipt"]["in_flight"] == exactly(1))
-        page = shop.text("/jobs/task?name=send_receipt")
+        eventually(lambda: shop.tasks().get("shop.held", {}).get("in_flight") == exactly(1))
+        page = shop.text("/jobs/task?name=shop.held")
         assert "With workers (some not started)" in page
         assert "host-3" in page
         client.send(b"RDY 0\nREQ %b 0\n" % held.id)  # without RDY 0 it would get a message again
-        eventually(lambda: one.channel("mails", "jobs")["in_flight_count"] == 0)
-    eventually(lambda: shop.tasks()["send_receipt"]["in_flight"] == exactly(0))
+        eventually(lambda: one.channel("held", "jobs")["in_flight_count"] == 0)
+    eventually(lambda: shop.tasks().get("shop.held", {}).get("in_flight") == exactly(0))
 
 
 def test_a_task_that_is_unknown(shop: Shop) -> None:
@@ -323,17 +378,29 @@ def jump(shop: Shop, text: str) -> dict[str, Any]:
     return found
 
 
+def jump_everywhere(shop: Shop, text: str) -> dict[str, Any]:
+    """Return what the palette finds when it has had the time to search everything."""
+
+    def searched() -> dict[str, Any] | None:
+        found = jump(shop, text)
+        is_part = any(it.startswith(("Not searched", "Searched in part")) for it in found["notes"])
+        return None if is_part else found
+
+    found: dict[str, Any] = eventually(searched)
+    return found
+
+
 def test_the_palette_finds_a_message_by_its_id_on_the_node_that_has_it(shop: Shop) -> None:
     for node in shop.nodes:
         id = shop.ids[node.tcp]
-        (found,) = jump(shop, id)["found"]
+        (found,) = jump_everywhere(shop, id)["found"]
         assert (found["kind"], found["name"], found["detail"]) == (
             "message",
             f"{id} in shop",
             address(node.http_address),
         )
         assert id in shop.text(found["href"])
-    assert jump(shop, "0123456789abcdef") == {
+    assert jump_everywhere(shop, "0123456789abcdef") == {
         "found": [],
         "said": "No match",
         "notes": ["No match: no history that was searched has a message 0123456789abcdef."],
@@ -342,18 +409,18 @@ def test_the_palette_finds_a_message_by_its_id_on_the_node_that_has_it(shop: Sho
 
 @pytest.mark.parametrize(("id", "topic"), [("failed-1", "shop"), ("later-1", "mails"), ("waits-2", "mails")])
 def test_the_palette_finds_a_job_by_its_id_with_or_without_reports(shop: Shop, id: str, topic: str) -> None:
-    (found,) = jump(shop, f"job {id}")["found"]
+    (found,) = jump_everywhere(shop, f"job {id}")["found"]
     assert (found["kind"], found["detail"]) == ("job", topic)
     assert id in shop.text(found["href"])
 
 
 def test_the_palette_says_that_no_queue_has_a_job(shop: Shop) -> None:
     id = "6c1d6a3e-7c3c-4b6e-9a2e-1f2d3c4b5a69"
-    assert jump(shop, id)["notes"] == [f"No match: no queue that was searched has a job {id}."]
+    assert jump_everywhere(shop, id)["notes"] == [f"No match: no queue that was searched has a job {id}."]
 
 
 def test_the_palette_retries_a_task(shop: Shop) -> None:
-    shop.tasks()
+    eventually(shop.filled)
     (found,) = (it for it in jump(shop, "retry charge")["found"] if it["kind"] == "command")
     assert "Retry 2 failed jobs of shop.charge" in shop.text(found["href"])
 
@@ -363,26 +430,26 @@ def test_the_palette_retries_a_task(shop: Shop) -> None:
 
 def test_a_job_that_is_done_can_be_run_again(shop: Shop) -> None:
     one = shop.nodes[0]
-    publish(one, "shop", celery_body("again"), headers("celery", "shop.again", "again-1"))
+    add_queue(shop, "again")
+    publish(one, "again", celery_body("again"), headers("celery", "shop.again", "again-1"))
     with one.connect() as client:
-        client.subscribe("shop", "jobs", ready=1)
+        client.subscribe("again", "jobs", ready=1)
         (message,) = client.messages(1)
         client.finish(message)
-        eventually(lambda: one.channel("shop", "jobs")["in_flight_count"] == 0)
-    report(one, event(State.SUCCEEDED, "shop.again", "again-1", "shop", ms=20.0, outcome="finished"))
-    eventually(lambda: "Finished after 20 ms" in shop.text("/jobs/job?topic=shop&id=again-1"))
-    page = shop.text("/jobs/job?topic=shop&id=again-1")
-    assert "Run again…" in page
+        eventually(lambda: one.channel("again", "jobs")["in_flight_count"] == 0)
+    report(one, event(State.SUCCEEDED, "shop.again", "again-1", "again", ms=20.0, outcome="finished"))
+    # The message is readable in the history a moment after it was published.
+    page = eventually(lambda: shop.shows("/jobs/job?topic=again&id=again-1", "Finished after 20 ms", "Run again…"))
     pick = re.search(r'name="pick" value="([^"]+)"', page)
     assert pick is not None
-    plan = shop.post("/actions/redeliver", {"topic": "shop", "channel": "jobs", "pick": pick[1]})
-    assert "Replay 1 message of shop" in plan
-    shop.post("/actions/redeliver", {"topic": "shop", "messages": pick[1], "to": "channel:jobs"})
-    eventually(lambda: one.channel("shop", "jobs")["depth"] == 1)
+    plan = shop.post("/actions/redeliver", {"topic": "again", "channel": "jobs", "pick": pick[1]})
+    assert "Replay 1 message of again" in plan
+    shop.post("/actions/redeliver", {"topic": "again", "messages": pick[1], "to": "channel:jobs"})
+    eventually(lambda: one.channel("again", "jobs")["depth"] == 1)
     with one.connect() as client:
-        client.subscribe("shop", "jobs", ready=1)
+        client.subscribe("again", "jobs", ready=1)
         client.finish(*client.messages(1))
-        eventually(lambda: one.channel("shop", "jobs")["in_flight_count"] == 0)
+        eventually(lambda: one.channel("again", "jobs")["in_flight_count"] == 0)
 
 
 # Actions
@@ -391,45 +458,45 @@ def test_a_job_that_is_done_can_be_run_again(shop: Shop) -> None:
 def test_a_failed_job_is_retried_in_three_clicks_and_runs_once(shop: Shop) -> None:
     """From the page of jobs: the task, Retry, confirm."""
     one = shop.nodes[0]
-    page = shop.text("/jobs/task?name=shop.charge")
-    jobs = shop.text("/jobs")
-    assert "/jobs/task?name=shop.charge" in jobs
-    assert "/actions/retry_task?topic=shop&channel=jobs&task=shop.charge" in jobs
-    pick = f"{shop.ids[one.tcp]}@{address(one.http_address)}"
+    id = a_failed_job(shop, "shop.once", "once-1", celery_body(17))
+    eventually(lambda: shop.tasks().get("shop.once", {}).get("failed") == exactly(1))
+    page = shop.whole("/jobs/task?name=shop.once")
+    jobs = shop.whole("/jobs")
+    assert "/jobs/task?name=shop.once" in jobs
+    assert "/actions/retry_task?topic=edit-once-1&channel=jobs&task=shop.once" in jobs
+    pick = f"{id}@{address(one.http_address)}"
     assert f'value="{pick}"' in page
-    form = {"topic": "shop", "channel": "jobs", "on": "selected", "pick": pick, "task": "shop.charge"}
+    form = {"topic": "edit-once-1", "channel": "jobs", "on": "selected", "pick": pick, "task": "shop.once"}
     assert "Kick 1 buried message" in shop.text(f"/actions/kick_buried?{urlencode(form)}")
-    assert one.channel("shop", "jobs").get("buried_count") == 1  # only asked
+    assert one.channel("edit-once-1", "jobs").get("buried_count") == 1  # only asked
     assert "1 message kicked" in shop.post("/actions/kick_buried", form)
     with one.connect() as client:
         client.identify(feature_negotiation=True, extensions=["bury"])
-        client.subscribe("shop", "jobs", ready=5)
+        client.subscribe("edit-once-1", "jobs", ready=5)
         (message,) = client.messages(1)
-        assert message.id.decode() == shop.ids[one.tcp]
+        assert message.id.decode() == id
         client.send(bury(message.id, "ValueError: no such order"))
         assert client.stays_silent(0.2)
-    eventually(lambda: one.channel("shop", "jobs").get("buried_count") == 1)
+    eventually(lambda: one.channel("edit-once-1", "jobs").get("buried_count") == 1)
 
 
 def test_all_failed_jobs_of_a_task_are_retried(shop: Shop) -> None:
     one, two = shop.nodes
-    publish(one, "shop", celery_body(), headers("celery", "shop.other", "other-1"))
-    with one.connect() as client:
-        client.identify(feature_negotiation=True, extensions=["bury"])
-        client.subscribe("shop", "jobs", ready=1)
-        client.send(bury(client.messages(1)[0].id, "KeyError: other"))
-        eventually(lambda: one.channel("shop", "jobs").get("buried_count") == 2)
-    form = {"topic": "shop", "channel": "jobs", "task": "shop.charge"}
-    eventually(lambda: "shop.other" in shop.tasks())
+    add_queue(shop, "retried")
+    for node, task, id in ((one, "task", "task-1"), (two, "task", "task-2"), (one, "other", "other-1")):
+        publish(node, "retried", celery_body(), headers("celery", f"shop.{task}", id))
+        fail(node, "retried", f"KeyError: {task}")
+    form = {"topic": "retried", "channel": "jobs", "task": "shop.task"}
+    eventually(lambda: shop.tasks().get("shop.other", {}).get("failed") == exactly(1))
     plan = shop.text(f"/actions/retry_task?{urlencode(form)}")
-    assert "Retry 2 failed jobs of shop.charge" in plan
+    assert "Retry 2 failed jobs of shop.task" in plan
     assert "At most 1,000 a second over all nodes" in plan
     receipt = shop.post("/actions/retry_task", form)
     assert "2 jobs retried" in receipt
-    assert [it.channel("shop", "jobs")["depth"] for it in (one, two)] == [1, 1]
-    assert one.channel("shop", "jobs")["buried_count"] == 1  # of the other task
-    assert "The last retry ended" in shop.text("/jobs/task?name=shop.charge")
-    undo = [("topic", "shop"), ("channel", "jobs"), *re.findall(r'name="(kick)" value="([^"]+)"', receipt)]
+    assert [it.channel("retried", "jobs")["depth"] for it in (one, two)] == [1, 1]
+    assert one.channel("retried", "jobs")["buried_count"] == 1  # of the other task
+    assert "The last retry ended" in shop.text("/jobs/task?name=shop.task")
+    undo = [("topic", "retried"), ("channel", "jobs"), *re.findall(r'name="(kick)" value="([^"]+)"', receipt)]
     assert "2 messages buried again" in shop.post("/actions/undo_kick", undo)
     assert "No job of this task is buried" in shop.post("/actions/retry_task", form | {"task": "x"}, 404)
 
@@ -440,16 +507,12 @@ def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
         for number in range(20):
             producer.publish("slow", plain_body(number), headers=headers("taskiq", "slow", f"slow-{number}"))
     one.post("/channel/create?topic=slow&channel=jobs")
-    with one.connect() as client:
-        client.identify(feature_negotiation=True, extensions=["bury"])
-        client.subscribe("slow", "jobs", ready=20)
-        for number, it in enumerate(client.messages(20)):
-            client.send(bury(it.id, f"ValueError: {number % 2}"))
-        eventually(lambda: one.channel("slow", "jobs").get("buried_count") == 20)
+    fail(one, "slow", *(f"ValueError: {number % 2}" for number in range(20)))
     eventually(lambda: shop.tasks().get("slow", {}).get("failed") == exactly(20))
     form = {"topic": "slow", "channel": "jobs", "task": "slow", "rate": "0.1", "reason": "ValueError: 1"}
     assert "Retry 10 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form)}")
     assert "Retry 3 failed jobs of slow" in shop.text(f"/actions/retry_task?{urlencode(form | {'limit': '3'})}")
+    began = time.monotonic()
     receipt = shop.post("/actions/retry_task", form)
     assert "Running:" in receipt
     assert "of 10 jobs retried" in receipt
@@ -461,7 +524,7 @@ def test_a_retry_at_a_rate_shows_its_progress_and_stops(shop: Shop) -> None:
     assert "Stopped:" in stopped
     done = one.channel("slow", "jobs")["depth"]
     assert f"{done} job" in stopped
-    assert 1 <= done <= 3  # on a busy machine
+    assert 1 <= done <= 1 + (time.monotonic() - began) * 0.1
     said = json.dumps(shop.admin.json("GET", "/api/v2/activity").json)
     assert f"retried {done} failed jobs of one task of slow/jobs at 0.1 a second, then stopped" in said
 
@@ -481,8 +544,7 @@ def test_a_job_that_raised_after_its_acknowledgement_is_run_again_from_the_page_
     assert "+1 not buried" in page
     link = re.search(r'href="(/actions/redeliver\?[^"]*mails.early[^"]*)"', page)
     assert link is not None
-    plan = shop.text(link[1])
-    assert "Replay 1 message of early" in plan
+    plan = eventually(lambda: shop.shows(link[1], "Replay 1 message of early"))
     assert re.search(r'value="channel:jobs" required checked', plan)
     task = shop.text("/jobs/task?name=mails.early")
     assert "Run selected again…" in task
@@ -525,14 +587,9 @@ def a_failed_job(shop: Shop, name: str, id: str, body: bytes, library: str = "ce
     for channel in ("jobs", "audit"):
         one.post(f"/channel/create?topic={topic}&channel={channel}")
     publish(one, topic, body, headers(library, name, id))
-    with one.connect() as client:
-        client.identify(feature_negotiation=True, extensions=["bury"])
-        client.subscribe(topic, "jobs", ready=1)
-        (failing,) = client.messages(1)
-        client.send(bury(failing.id, "ValueError: x"))
-        eventually(lambda: one.channel(topic, "jobs").get("buried_count") == 1)
+    (failing,) = fail(one, topic, "ValueError: x")
     eventually(lambda: b"Edit and run" in shop.admin.http("GET", f"/jobs/job?topic={topic}&id={id}").body)
-    return failing.id.decode()
+    return failing
 
 
 def taken(shop: Shop, topic: str, channel: str = "jobs") -> list[bytes]:
@@ -569,7 +626,7 @@ def test_edit_and_run_runs_the_edited_arguments_once_and_links_to_the_copy(shop:
     assert 'href="/jobs/job?topic=edit-fix-1&channel=jobs&id=fix-1"' in receipt
     link = re.search(r'href="(/message\?[^"]+)">Open the copy', receipt)
     assert link is not None
-    assert copy[1] in shop.text(link[1])
+    eventually(lambda: shop.shows(link[1], copy[1]))
     (body,) = taken(shop, "edit-fix-1")
     assert json.loads(json.loads(body)["body"])[:2] == [[18], {"currency": "EUR"}]
     assert [json.loads(it)["body"][:6] for it in taken(shop, "edit-fix-1", "audit")] == ["[[17],"]
@@ -579,12 +636,14 @@ def test_edit_and_run_runs_the_edited_arguments_once_and_links_to_the_copy(shop:
 
 
 @pytest.mark.parametrize(
-    ("queue", "tab"), [("mails", "messages"), ("shop", "deferred"), ("shop", "buried"), ("mails", "inflight")]
+    ("queue", "tab"), [("mails", "messages"), ("shop", "deferred"), ("shop", "buried"), ("taken", "inflight")]
 )
 def test_each_message_of_a_channel_can_be_edited_from_its_details(shop: Shop, queue: str, tab: str) -> None:
     one = shop.nodes[0]
     with one.connect() as client:
         if tab == "inflight":
+            add_queue(shop, queue)
+            publish(one, queue, plain_body(), headers("taskiq", "shop.taken", "taken-1"))
             client.subscribe(queue, "jobs", ready=1)
             client.messages(1)
         link = re.search(r'<a href="([^"]+)" data-detail', shop.text(f"/topics/{queue}/jobs?tab={tab}"))
@@ -705,9 +764,8 @@ class Guarded:
         return self.admin.http("POST" if form else "GET", path, form.encode(), headers=who)
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    folder = tmp_path_factory.mktemp("guarded")
+@contextmanager
+def a_guarded(folder: Path) -> Iterator[Guarded]:
     (folder / "roles.toml").write_text(ROLES)
     with Nsqd(folder / "nsqd", "retention-bytes=1GB", "broadcast-address=127.0.0.1") as nsqd:
         publish(nsqd, "shop", celery_body(17), headers("celery", "shop.charge", "id-1"))
@@ -717,8 +775,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         with Nsqadmin(where, "sample-interval=300ms", roles, "enable-publish", r"mask=\d+") as admin:
             it = Guarded(nsqd, admin)
             eventually(lambda: b"shop" in it.ask("ben", "/jobs").body)
+            eventually(lambda: b"shop.secret" in it.ask("fay", "/jobs").body)
             yield it
             assert "Traceback" not in admin.log
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with a_guarded(tmp_path_factory.mktemp("guarded")) as it:
+        yield it
 
 
 def test_without_payload_no_task_has_a_name(guarded: Guarded) -> None:
@@ -745,30 +810,29 @@ def test_an_edit_needs_to_see_to_publish_and_to_operate(guarded: Guarded, user: 
     assert guarded.nsqd.channel("shop", "jobs")["depth"] == 1
 
 
-def test_a_flood_of_task_names_makes_neither_a_heavy_page_nor_a_false_number(guarded: Guarded) -> None:
+def test_a_flood_of_task_names_makes_neither_a_heavy_page_nor_a_false_number(tmp_path: Path) -> None:
     """Each is as long and as random as can be, so that nothing compresses it; fay may see them."""
-    nsqd, names = guarded.nsqd, [token_hex(127) for _ in range(1_200)]
-    with sync.producer(address(nsqd.tcp)) as producer:
-        producer.publish_many("flood", [b"{}"] * 1_200, headers=[headers("celery", it, "x") for it in names])
-    nsqd.post("/channel/create?topic=flood&channel=jobs")
-    with nsqd.connect() as client:
-        client.identify(feature_negotiation=True, extensions=["bury"])
-        client.subscribe("flood", "jobs", ready=1_200)
-        client.send(b"".join(bury(it.id, "x") for it in client.messages(1_200)))
-        eventually(lambda: nsqd.channel("flood", "jobs").get("buried_count") == 1_200)
-    eventually(lambda: b"There are too many task names" in guarded.ask("fay", "/jobs").body)
-    page = guarded.ask("fay", "/jobs").body
-    assert len(gzip.compress(page, 4)) < 40_000  # scripts and styles have the other 20 kB
-    answer = json.loads(guarded.ask("fay", "/api/v2/jobs").body)
-    assert (len(answer["tasks"]), answer["unlisted_jobs"]) == (1_001, 1_202 - 1_001)
-    listed = {it["name"] for it in answer["tasks"]}
-    unlisted = next(it for it in names if it not in listed)
-    shown = guarded.ask("fay", f"/jobs/task?name={unlisted}")
-    assert shown.status == 200
-    assert b"unknown" in shown.body
-    assert b"Retry all of this task" in shown.body
-    none = guarded.ask("fay", "/jobs/task?name=nothing")
-    assert (none.status, b"None was found among the jobs that could be read" in none.body) == (404, True)
+    with a_guarded(tmp_path) as guarded:
+        nsqd, names = guarded.nsqd, [token_hex(127) for _ in range(1_200)]
+        with sync.producer(address(nsqd.tcp)) as producer:
+            producer.publish_many("flood", [b"{}"] * 1_200, headers=[headers("celery", it, "x") for it in names])
+        nsqd.post("/channel/create?topic=flood&channel=jobs")
+        fail(nsqd, "flood", *["x"] * 1_200)
+        eventually(lambda: b"There are too many task names" in guarded.ask("fay", "/jobs").body)
+        answer = eventually(
+            lambda: (it := json.loads(guarded.ask("fay", "/api/v2/jobs").body))["unlisted_jobs"] == 1_202 - 1_001 and it
+        )
+        assert len(answer["tasks"]) == 1_001
+        page = guarded.ask("fay", "/jobs").body
+        assert len(gzip.compress(page, 4)) < 40_000  # scripts and styles have the other 20 kB
+        listed = {it["name"] for it in answer["tasks"]}
+        unlisted = next(it for it in names if it not in listed)
+        shown = guarded.ask("fay", f"/jobs/task?name={unlisted}")
+        assert shown.status == 200
+        assert b"unknown" in shown.body
+        assert b"Retry all of this task" in shown.body
+        none = guarded.ask("fay", "/jobs/task?name=nothing")
+        assert (none.status, b"None was found among the jobs that could be read" in none.body) == (404, True)
 
 
 # Anyone may publish to the topic
@@ -777,8 +841,11 @@ def test_a_flood_of_task_names_makes_neither_a_heavy_page_nor_a_false_number(gua
 def test_no_report_and_no_argument_breaks_a_page(shop: Shop) -> None:
     broken = "broken \ud800 \x00\x1b[31m</script>\u202e"
     job = headers("celery", "shop.broken", "broken-1")
-    publish(shop.nodes[0], "shop", celery_body(broken), job, delay=3600)
-    failed = event(State.FAILED, broken, broken, "shop", error=broken, traceback=broken, outcome=broken, worker=broken)
+    add_queue(shop, "broken")
+    publish(shop.nodes[0], "broken", celery_body(broken), job, delay=3600)
+    failed = event(
+        State.FAILED, broken, broken, "broken", error=broken, traceback=broken, outcome=broken, worker=broken
+    )
     known = replace(failed, name="shop.broken", id="broken-1")
     report(shop.nodes[0], failed, known, replace(failed, state=State.STARTED), worker=broken)
     eventually(lambda: b"shop.broken" in shop.admin.http("GET", "/metrics").body)
@@ -788,7 +855,7 @@ def test_no_report_and_no_argument_breaks_a_page(shop: Shop) -> None:
         "/metrics",
         "/jump?q=broken",
         "/jobs/task?name=shop.broken",
-        "/jobs/job?topic=shop&id=broken-1",
-        "/api/v2/jobs/job?topic=shop&id=broken-1",
+        "/jobs/job?topic=broken&id=broken-1",
+        "/api/v2/jobs/job?topic=broken&id=broken-1",
     ):
         assert shop.admin.http("GET", path).status == 200, path
