@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 import pytest
 import trio
@@ -22,6 +23,8 @@ from tests.support.client import TIMEOUT
 from tests.support.lengths import sized
 from tests.support.process import Nsqd
 
+PATIENCE: Final = 100.0  # seconds
+
 
 @pytest.mark.parametrize("colour", ["trio", "aio"])
 @pytest.mark.parametrize(("kills", "cuts"), [(8, 0), (0, sized(short=15, long=40))], ids=["kills", "cuts"])
@@ -32,8 +35,8 @@ def test_what_is_published_while_nsqd_dies_is_stored_once(tmp_path: Path, colour
 def test_a_plain_call_may_name_its_publish(tmp_path: Path) -> None:
     with Nsqd(tmp_path) as nsqd, sync.producer(f"127.0.0.1:{nsqd.tcp[1]}") as producer:
         for _ in range(2):
-            producer.publish("t", b"one", key="order-7", timeout=10)
-            producer.publish_many("t", [b"two", b"three"], key="order-8", timeout=10)
+            producer.publish("t", b"one", key="order-7", timeout=PATIENCE)
+            producer.publish_many("t", [b"two", b"three"], key="order-8", timeout=PATIENCE)
         assert nsqd.topic("t")["message_count"] == 3
 
 

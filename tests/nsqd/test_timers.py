@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 from functools import partial
+from itertools import chain, repeat
 from threading import Event
 
+import pytest
 import trio
 import trio.testing
 
@@ -175,6 +177,31 @@ def test_only_a_change_of_the_data_path_is_told() -> None:
     before = looks
     Event().wait(3 * timers._PLACE_INTERVAL)
     assert looks <= before + 1, "the thread goes on after the daemon has ended"  # one look may have begun before
+
+
+def test_a_full_disk_is_noticed_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the seconds for which it means to wait, as a busy machine makes it wait for longer."""
+    waits: list[float | None] = []
+
+    class Quick(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().wait(0)
+
+    monkeypatch.setattr(timers, "Event", Quick)
+    found = chain(["room"] * 10, repeat("full"))
+
+    async def main() -> None:
+        send, told = trio.open_memory_channel[str](2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.watch_data_path, partial(next, found), send.send_nowait)
+            with trio.fail_after(100):
+                assert [await told.receive() for _ in range(2)] == ["room", "full"]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert len(waits) >= 11
+    assert all(wait is not None and wait < 1 for wait in waits)
 
 
 def test_what_expires_is_told_once() -> None:

@@ -7,10 +7,15 @@ the original does: a measurement begins as soon as the message of the one before
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 _MEASUREMENTS: Final = 10
+_LOOK: Final = 0.02  # seconds
 
 
 def is_within(most: float, measure: Callable[[], float]) -> bool:
@@ -21,3 +26,59 @@ def is_within(most: float, measure: Callable[[], float]) -> bool:
 def _shown(seconds: float) -> float:
     print(f"{seconds:.3f} s")  # noqa: T201  # pytest shows it with a failure
     return seconds
+
+
+def queue_seconds(pid: int) -> float:
+    """Return how long the threads of a process have been ready to run while others had the processors. Linux only.
+
+    Raise OSError if the process has ended.
+    """
+    queued = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            queued += int((thread / "schedstat").read_text(encoding="ascii").split()[1])
+    return queued / 1e9
+
+
+class Lifetime:
+    """How long a process goes on living, without the time for which its main thread had to wait for a processor."""
+
+    def __init__(self, pid: int) -> None:
+        self._schedstat = Path(f"/proc/{pid}/schedstat")
+        self._queued = self._queued_before = self._queue_time()
+        self._seen = self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self._seen - self._began - (self._queued - self._queued_before)
+
+    def look(self) -> None:
+        """Note that it is alive. Raise OSError if it isn't."""
+        now = time.monotonic()  # first, because the watcher itself may lose its processor between the two
+        self._queued = self._queue_time()
+        self._seen = now
+
+    def _queue_time(self) -> float:
+        return int(self._schedstat.read_text(encoding="ascii").split()[1]) / 1e9
+
+
+@contextmanager
+def lifetime_of(pid: int) -> Iterator[Lifetime]:
+    """Measure how long this process still lives in the block, until it ends or the block does. Linux only."""
+    lifetime = Lifetime(pid)
+    is_over = threading.Event()
+
+    def watch() -> None:
+        try:
+            while not is_over.wait(_LOOK):
+                lifetime.look()
+        except OSError:  # it has ended
+            pass
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield lifetime
+    finally:
+        is_over.set()
+        thread.join()

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -824,16 +824,17 @@ def test_a_consumer_reports_events(nsqd: Nsqd, topic: str) -> None:
 
 def test_a_script(nsqd: Nsqd, topic: str) -> None:
     with nsqclient.sync.producer(address_of(nsqd)) as producer:
-        producer.publish(topic, b"one", timeout=10)
+        producer.publish(topic, b"one", timeout=LIMIT)
         producer.publish_many(topic, [b"two", b"three"])
         with pytest.raises(ValueError, match="an empty message"):
             producer.publish(topic, b"")
     with nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
         got = []
-        for message in consumer.messages(idle_timeout=4.0):
+        for message in islice(consumer.messages(idle_timeout=LIMIT), 3):
             got.append(message.body)
             assert message.finish()
             assert message.answered == "finished"
+        assert list(consumer.messages(idle_timeout=0.5)) == []
     assert got == [b"one", b"two", b"three"]
     assert nsqd.channel(topic)["depth"] == 0
     assert not [it for it in threading.enumerate() if it.name == "nsqclient"]

