@@ -22,6 +22,7 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
 RIVALS: Final = ROOT / "build" / "rivals"  # brokers that scripts/bring-rivals has brought
 HOST: Final = "127.0.0.1"
+COMPILERS: Final = "cc, gcc or clang"
 SLACK: Final = 60.0  # seconds that a load generator may take beyond its set time
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -118,11 +119,16 @@ class Work:
         return [str(self.loadgen), mode, HOST, str(port), *map(str, arguments)]
 
 
+def c_compiler() -> str:
+    """Return the path of a C compiler. Empty: there is none."""
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or ""
+
+
 def compiled(program: Path, *words: str | Path) -> Path:
     """Compile a load generator of these sources, perhaps with flags."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise Failed("the load generator needs a C compiler: cc, gcc or clang")
+    compiler = c_compiler()
+    if not compiler:
+        raise Failed(f"the load generator needs a C compiler: {COMPILERS}")
     subprocess.run((compiler, "-O2", "-o", program, *words), check=True, timeout=120)
     return program
 

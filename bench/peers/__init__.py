@@ -1,6 +1,7 @@
 """Other brokers beside ours: the same work in C load generators, on NSQ's protocol and on theirs, in one run.
 
 Kafka does the same work with its own client, and has a table of its own: that client is most of what one measures.
+So has the physical limit of publishing, which isn't a broker: it shows how far ours are from it.
 
 Each round measures every broker in turn, as a fresh process on an empty folder, and begins with another one. Ratios are
 taken round by round, so that a machine that slows down or speeds up favours nobody.
@@ -34,14 +35,14 @@ from bench.peers.loads import (
 from bench.peers.result import Result
 from bench.peers.rows import Measurements, Missing, Values, rows_of
 from bench.peers.tables import page
-from bench.peers.variants import GO, REFERENCES, Promise, Variant, variants
+from bench.peers.variants import GO, LIMIT, REFERENCES, Promise, Variant, variants
 from bench.report import Benchmark, Report, Row, write_result
 from bench.servers import Server
 from bench.settings import Settings
 from bench.work import ROOT, Failed, Work, say
 from scripts.command_line import option
 
-QUICK_PEERS: Final = (REFERENCES[Promise.WRITTEN], "redis-everysec", "beanstalkd")
+QUICK_PEERS: Final = (REFERENCES[Promise.WRITTEN], "redis-everysec", "beanstalkd", LIMIT)
 _QUICK: Final = {"rounds": 1, "seconds": 0.3, "messages": 20_000, "rest": 0.2}
 _FULL: Final = {"rounds": 3, "seconds": 1.0, "messages": 3_000_000, "rest": 2.0}
 _USUAL: Final = -1  # the number of _QUICK or _FULL
@@ -131,21 +132,24 @@ class _Run:
         self._notes: dict[tuple[str, str], str] = {}
 
     def measurements(self) -> Measurements:
-        if any(load in self._loads for load in (*PACES, *PUBLISHING)):
-            for number in range(self._settings.rounds):
-                for variant in in_turn(self._measured, number):
-                    say(f"round {number + 1} of {self._settings.rounds}: {variant.label}")
-                    self._try(variant, "rates", partial(self._measure_rates, variant, number))
+        with_rates = [it for it in self._measured if any(load in (*PACES, *PUBLISHING) for load in self._loads_of(it))]
+        for number in range(self._settings.rounds):
+            for variant in in_turn(with_rates, number):
+                say(f"round {number + 1} of {self._settings.rounds}: {variant.label}")
+                self._try(variant, "rates", partial(self._measure_rates, variant, number))
         for variant in self._measured:
-            if "backlog" in self._loads and variant.has_backlog:
+            if "backlog" in self._loads_of(variant) and variant.has_backlog:
                 say(f"backlog: {variant.label}")
                 self._try(variant, "backlog", partial(self._measure_backlog, variant))
-            if "kill" in self._loads:
+            if "kill" in self._loads_of(variant):
                 say(f"kill -9: {variant.label}")
                 self._try(variant, "kill", partial(self._measure_kill, variant))
         self._note_lacking_rounds()
         rows = rows_of(self._values, self._notes, self._measured, self._missing)
         return Measurements(rows, self._measured, self._missing, self._settings.messages)
+
+    def _loads_of(self, variant: Variant) -> tuple[str, ...]:
+        return tuple(load for load in self._loads if load in variant.loads)
 
     def _try(self, variant: Variant, part: str, measure: Callable[[], None]) -> None:
         """Measure. What fails with another broker is said in the result, and does not end a run of many minutes."""
@@ -166,7 +170,7 @@ class _Run:
             self._loader,
             partial(self._start, variant),
             f"peers_{number}_{self._work.folder.name[-8:]}",
-            self._loads,
+            self._loads_of(variant),
             self._settings.seconds,
         )
         self._note_all(variant, figures, missing)

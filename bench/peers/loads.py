@@ -35,6 +35,7 @@ RATES: Final = (
     Figure("pub2", "publish one at a time, 2 connections", RATE),
     Figure("pub50", "publish one at a time, 50 connections", RATE),
     Figure("deep", "publish, 64 in flight on each of 4 connections", RATE),
+    Figure("batch10", f"publish {WORKLOADS['mpub10'].batch} at a time, 16 connections", RATE),
     Figure("batch", f"publish {WORKLOADS['mpub'].batch} at a time, 2 connections", RATE),
     Figure("consume", "consume and acknowledge, 2 connections", RATE),
 )
@@ -56,6 +57,7 @@ KILL: Final = (Figure("kill", "lost by kill -9 of what was acknowledged", LOST),
 FIGURES: Final = (*RATES, *LATENCIES, *BACKLOG, *KILL)
 # What --loads can name.
 LOADS: Final = (*(figure.name for figure in RATES), *PACES, "backlog", "kill")
+ONLY_PUBLISHING: Final = tuple(figure.name for figure in RATES if figure.name != "consume")
 
 
 def part_of(figure: Figure) -> str:
@@ -100,8 +102,8 @@ class Bench:
         )
 
 
-def _publish(name: str) -> Callable[[Bench], Measured]:
-    return lambda bench: _rate(name, bench.publish(bench.declare(name), WORKLOADS[name]))
+def _publish(name: str, workload: str) -> Callable[[Bench], Measured]:
+    return lambda bench: _rate(name, bench.publish(bench.declare(name), WORKLOADS[workload]))
 
 
 def _rate(name: str, load: Load) -> Measured:
@@ -139,7 +141,8 @@ def _consume(bench: Bench) -> Measured:
 
 
 PUBLISHING: Final[Mapping[str, Callable[[Bench], Measured]]] = {
-    **{name: _publish(name) for name in ("pub2", "pub50", "deep")},
+    **{name: _publish(name, name) for name in ("pub2", "pub50", "deep")},
+    "batch10": _publish("batch10", "mpub10"),
     "batch": _batches,
     "consume": _consume,
 }

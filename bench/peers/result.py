@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers.loads import BACKLOG, CLIENT_TIMES, KILL, LATENCIES, LOST, RATES, Figure, part_of
-from bench.peers.variants import OURS, PROMISES, Promise
+from bench.peers.variants import LIMIT, OURS, PROMISES, Promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,25 @@ class Peer:
     def is_ours(self) -> bool:
         return self.name.startswith(f"{OURS}-")
 
+    @property
+    def is_limit(self) -> bool:
+        return self.name == LIMIT
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     median: float
-    low: float
-    high: float
+    values: Sequence[float]  # one for each round
     ratio: float | None  # to ours in pure Python with the same promise, the median of the ratios round by round
     note: str
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
 
     def overlaps(self, other: Measured) -> bool:
         return self.low <= other.high and other.low <= self.high
@@ -111,7 +122,7 @@ class Result:
         return [self._only_measured(group) for group in (*by_promise, Group("backlog", words, BACKLOG, held))]
 
     def ranked(self) -> list[Peer]:
-        return [peer for peer in self.peers if not peer.client]
+        return [peer for peer in self.peers if not peer.client and not peer.is_limit]
 
     def apart(self) -> list[Group]:
         """Return a table for each broker that its own client has measured."""
@@ -121,6 +132,23 @@ class Result:
             for peer in self.peers
             if peer.client
         ]
+
+    def beside_limit(self) -> Group | None:
+        """Return a table of the physical limit and, behind it, ours with the same promise. None: it wasn't measured."""
+        limit = next((peer for peer in self.peers if peer.is_limit), None)
+        if limit is None:
+            return None
+        figures = [it for it in RATES if (it.name, limit.name) in self.figures]
+        ours = [peer for peer in self.peers if peer.is_ours and peer.promise is limit.promise]
+        return Group(limit.name, limit.label, figures, [limit, *ours]) if figures else None
+
+    def ratios(self, figure: Figure, one: Peer, other: Peer) -> Sequence[float]:
+        """Return the ratios round by round. Empty: one of the two lacks a round."""
+        pair = [self.figures.get((figure.name, peer.name)) for peer in (one, other)]
+        rounds = [it.values for it in pair if it is not None and len(it.values) == self.settings["rounds"]]
+        if len(rounds) < len(pair):
+            return []
+        return [mine / theirs for mine, theirs in zip(*rounds, strict=True) if theirs]
 
     def client_time(self, figure: Figure, peer: Peer) -> Measured | None:
         """Return the processor time that a broker's own client took for a message."""
@@ -169,4 +197,4 @@ def _factor(one: float, other: float) -> float | None:
 
 
 def _measured(row: Mapping[str, Any]) -> Measured:
-    return Measured(row["median"], min(row["values"]), max(row["values"]), row["ratio"], row["note"] or "")
+    return Measured(row["median"], row["values"], row["ratio"], row["note"] or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 from bench.peers.loads import START, Figure
@@ -16,9 +17,11 @@ _SURVIVES: Final = {Promise.WRITTEN: "survive `kill -9`", Promise.SYNCED: "survi
 
 def page(result: Result) -> str:
     """Return everything that a run has measured, for the terminal."""
-    parts = [*filter(None, (provenance(result), summary(result), brokers(result.peers)))]
+    told = brokers([peer for peer in result.peers if not peer.is_limit])
+    parts = [*filter(None, (provenance(result), summary(result), told))]
     parts += [f"**{group.words}**\n\n{table(result, group)}" for group in result.groups() if group.figures]
     parts += [own_table(result, group) for group in result.apart() if group.figures]
+    parts += limit_table(result)
     return "\n\n".join([*parts, left_out(result)]).strip()
 
 
@@ -27,7 +30,8 @@ def document(result: Result) -> str:
     groups = [it for it in result.groups() if it.figures and it.name != Promise.MEMORY]
     parts = [f"**{group.words}**\n\n{table(result, group, short=True)}" for group in groups]
     parts += [own_table(result, group, short=True) for group in result.apart() if group.figures]
-    told = brokers([peer for peer in result.peers if peer.promise in SURVIVES])
+    parts += limit_table(result, short=True)
+    told = brokers([peer for peer in result.peers if peer.promise in SURVIVES and not peer.is_limit])
     return "\n\n".join([provenance(result), *parts, told, left_out(result)]).strip()
 
 
@@ -109,14 +113,46 @@ def own_table(result: Result, group: Group, *, short: bool = False) -> str:
     return f"{head}\n\n" + "\n".join(lines)
 
 
+def limit_table(result: Result, *, short: bool = False) -> list[str]:
+    """Return how far ours are from the physical limit, if that was measured."""
+    group = result.beside_limit()
+    if group is None:
+        return []
+    limit, *ours = group.peers
+    lines = [
+        _line(["", limit.label, *(head for peer in ours for head in (peer.label, f"limit / {peer.label}"))]),
+        _line(["---", "---:", *(["---:"] * (2 * len(ours)))]),
+    ]
+    for figure in group.figures:
+        cells = [_cell(result, figure, limit, median_only=True)]
+        for peer in ours:
+            ratios = _spread_of_ratios(result.ratios(figure, limit, peer), median_only=short)
+            cells += [_cell(result, figure, peer, median_only=True), ratios]
+        lines.append(_line([f"{figure.text}, {figure.unit}", *cells]))
+    head = (
+        f"**{group.words}, which is no broker**: `bench/limit.c` receives, writes to a file and answers, in one thread and"
+        " with the fewest system calls, and nobody can consume from it. So it is not ranked. A ratio is the median of the"
+        " ratios round by round."
+    )
+    return [f"{head}\n\n" + "\n".join(lines)]
+
+
+def _spread_of_ratios(ratios: Sequence[float], *, median_only: bool) -> str:
+    if not ratios:
+        return "–"
+    low, high = (_times(it) for it in (min(ratios), max(ratios)))
+    spread = "" if median_only or low == high else f" ({low} to {high})"
+    return f"{_times(median(ratios))}{spread}"
+
+
 def brokers(peers: Sequence[Peer]) -> str:
-    """Say what each broker was told. Builds of one version with the same settings share a line."""
+    """Say what each broker was told. Builds of one version with the same settings share a line. Empty: there are none."""
     labels: dict[tuple[str, str], list[str]] = {}
     for peer in peers:
         labels.setdefault((peer.version, peer.durability), []).append(peer.label)
     lines = _head(["", "version", "durability"])
     lines += [_line(["; ".join(those), version, told]) for (version, told), those in labels.items()]
-    return "\n".join(lines)
+    return "\n".join(lines) if labels else ""
 
 
 def provenance(result: Result) -> str:

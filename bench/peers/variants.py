@@ -11,9 +11,12 @@ from typing import Final
 
 from bench import rivals, servers
 from bench.builds import Build
+from bench.limit import Limit
+from bench.peers.loads import LOADS, ONLY_PUBLISHING
 
 OURS: Final = "nsqd"  # the start of the names of ours
 GO: Final = "go-nsqd"  # and of the original's
+LIMIT: Final = "limit"  # the name of the one that isn't a broker
 
 
 class Promise(StrEnum):
@@ -52,6 +55,7 @@ class Variant:
     make: Callable[[Path], servers.Server]
     has_backlog: bool = False  # it is the one of its broker that is filled with the large backlog
     client: str = ""  # the language of its own client, if that takes the place of our load generator: it is not ranked
+    loads: Sequence[str] = LOADS  # that it can take
 
     @property
     def version(self) -> str:
@@ -61,6 +65,7 @@ class Variant:
 def variants(flags: Sequence[str] = (), go_nsqd: str = "") -> list[Variant]:
     """Return all. `flags` are for ours, and `go_nsqd` is the binary of Go's nsqd."""
     return [
+        _limit(),  # next to ours in each round, with which it is compared
         *_ours(flags),
         *_go_nsqd(servers.go_nsqd(go_nsqd)),
         *_redis("Redis", servers.Redis),
@@ -70,6 +75,18 @@ def variants(flags: Sequence[str] = (), go_nsqd: str = "") -> list[Variant]:
         *_beanstalkd(),
         *_kafka(),
     ]
+
+
+def _limit() -> Variant:
+    return Variant(
+        LIMIT,
+        "limit (C)",
+        Promise.WRITTEN,
+        "no broker: OK when the message is in a file, which is never flushed and never read",
+        Limit,
+        Limit,
+        loads=ONLY_PUBLISHING,
+    )
 
 
 def _ours(flags: Sequence[str]) -> list[Variant]:

@@ -380,6 +380,102 @@ def test_what_is_not_ranked_has_no_ratio() -> None:
     assert [row.ratio for row in rows] == [None, None]
 
 
+LIMIT_HEAD = (
+    "|  | limit (C) | nsqd, pure | limit / nsqd, pure | nsqd, compiled | limit / nsqd, compiled |\n"
+    "| --- | ---: | ---: | ---: | ---: | ---: |\n"
+)
+
+
+def test_the_limit_has_a_table_of_its_own_with_the_ratios_of_each_round() -> None:
+    result = result_with(
+        row("pub2", "limit", 100, 200, 900),
+        row("pub2", "nsqd-pure", 50, 50, 100),
+        row("pub2", "nsqd-compiled", 100, 100, 300),
+        row("batch10", "limit", 70, 70, 70),
+        row("batch10", "nsqd-pure", 50, 50, 50),
+        row("consume", "nsqd-pure", 1, 1, 1),
+    )
+    (words,) = tables.limit_table(result)
+    assert words.endswith(
+        f"{LIMIT_HEAD}"
+        f"| {RATE.text}, msg/s | 200 | 50 | 4.00× (2.00× to 9.00×) | 100 | 2.00× (1.00× to 3.00×) |\n"
+        f"| {figure_named('batch10').text}, msg/s | 70 | 50 | 1.40× | – | – |"
+    )
+    assert words in tables.page(result)
+    (short,) = tables.limit_table(result, short=True)
+    assert "| 200 | 50 | 4.00× | 100 | 2.00× |" in short
+    assert short in tables.document(result)
+
+
+def test_the_limit_is_not_ranked_and_not_among_the_brokers() -> None:
+    result = result_with(row("pub2", "nsqd-pure", 10), row("pub2", "limit", 80))
+    ahead = result.ahead(RATE, result.group(Promise.WRITTEN))
+    assert ahead is not None
+    assert (ahead.peer.name, ahead.other) == ("nsqd-pure", None)
+    assert "limit" not in tables.table(result, result.group(Promise.WRITTEN))
+    assert "limit (C)" not in tables.summary(result)
+    assert "| limit (C) | 1 |" not in tables.page(result)  # among the brokers' versions
+    assert "limit" not in chart.svg(result)
+
+
+def test_the_limit_alone_can_be_measured() -> None:
+    result = result_with(row("pub2", "limit", 80))
+    page = tables.page(replace(result, peers=[it for it in result.peers if it.is_limit]))
+    assert f"| {RATE.text}, msg/s | 80 |" in page
+    assert "durability" not in page
+
+
+def test_without_the_limit_there_is_no_table_of_it() -> None:
+    assert not tables.limit_table(result_with(row("pub2", "nsqd-pure", 10)))
+
+
+def test_a_round_that_one_of_the_two_lacks_leaves_no_ratio_to_the_limit() -> None:
+    result = result_with(row("pub2", "limit", 1, 2, 3), row("pub2", "nsqd-pure", 1, 2))
+    (words,) = tables.limit_table(result)
+    assert f"| {RATE.text}, msg/s | 2 | 2 | – | – | – |" in words
+
+
+def test_a_round_in_which_nothing_was_published_has_no_ratio_to_the_limit() -> None:
+    result = result_with(row("pub2", "limit", 4, 4, 4), row("pub2", "nsqd-pure", 0, 2, 2))
+    (words,) = tables.limit_table(result)
+    assert "| 2.00× |" in words
+
+
+def test_the_limit_takes_only_loads_that_publish() -> None:
+    (limit,) = (it for it in variants() if it.name == "limit")
+    assert set(limit.loads) == {"pub2", "pub50", "deep", "batch10", "batch"}
+    assert not limit.has_backlog
+
+
+def test_the_limit_takes_its_turn_next_to_ours() -> None:
+    names = [it.name for it in variants()]
+    assert names.index("nsqd-pure") - names.index("limit") == 1
+
+
+def test_what_has_none_of_the_chosen_loads_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def note(self: object, variant: Variant, number: int) -> None:
+        measured.append(variant.name)
+
+    monkeypatch.setattr("bench.peers._Run._measure_rates", note)
+    monkeypatch.setattr("bench.peers.Loader.compiled", lambda folder: None)
+    work = Work(Path(), Path(), set())
+    for loads in ("consume,latency1000", "consume,deep"):
+        run(PeersSettings(peers="limit,nsqd-pure", loads=loads, rounds=1), work)
+    assert measured == ["nsqd-pure", "limit", "nsqd-pure"]
+
+
+def test_the_limit_is_left_out_where_there_is_no_compiler(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(Failed, match="none of these brokers is here"):
+        run(PeersSettings(peers="limit"), cast(Work, None))
+    why = "bench/limit.c is compiled before it is measured: that needs cc, gcc or clang"
+    assert capsys.readouterr().err == f"limit: left out: {why}\n"
+
+
 def test_none_is_a_number_that_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.peers._lacks", lambda variant, build: "not here")
     settings = PeersSettings(rounds=0, rest=0, quick=True)

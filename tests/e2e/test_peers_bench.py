@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from bench.peers.loader import CLOSED, SHORT, Loader, NotReady
-from bench.peers.loads import FIGURES
+from bench.peers.loads import FIGURES, ONLY_PUBLISHING
 from bench.peers.variants import REFERENCES, Promise, variants
 from bench.ports import take_port
 from bench.work import Failed
@@ -46,7 +46,10 @@ def test_a_quick_run_measures_all_loads(tmp_path: Path) -> None:
     assert {load for load, peer in rows if peer == REFERENCE} | behind == {figure.name for figure in FIGURES}
     assert rows["kill", REFERENCE]["median"] == 0, "acknowledged, and gone after kill -9"
     assert not [it for it in result["missing"] if it["load"] in ("rates", "backlog", "kill")], result["missing"]
+    compared_with = {load: row["compared_with"] for (load, peer), row in rows.items() if peer == "limit"}
+    assert compared_with == dict.fromkeys(ONLY_PUBLISHING, REFERENCE)
     assert "| ahead |" in done.stdout
+    assert "| limit / nsqd, pure |" in done.stdout
 
 
 def test_a_result_from_elsewhere_is_not_drawn_and_the_reason_is_said(tmp_path: Path) -> None:
