@@ -109,12 +109,12 @@ def test_a_profile_names_where_the_time_goes() -> None:
     thread.start()
     try:
         assert thread.ident is not None
-        stacks = list(debug.sampled_stacks(thread.ident, 0.3))
+        # A busy machine may let it look twice only.
+        found = (next(debug.sampled_stacks(thread.ident, 0.3)).rpartition(" ") for _ in range(20))
+        assert any("toil" in stack and int(count) >= 3 for stack, _, count in found)
     finally:
         done.set()
         thread.join()
-    assert "toil" in stacks[0]
-    assert int(stacks[0].rpartition(" ")[2]) >= 3
 
 
 def test_command_line_and_symbols(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
