@@ -50,11 +50,11 @@ class Reports:
         return [event for report in self.all for event in report.events]
 
     def ends_of(self, name: str, library: str = "") -> list[Summary]:
-        return [
-            (it.state.value, it.outcome, it.error)
-            for it in self.events
-            if it.name == name and it.state.value != "started" and library in ("", it.library)
+        """Return the ends of these jobs in order: a worker's processes report each on a connection of its own."""
+        ended = [
+            it for it in self.events if it.name == name and it.state.value != "started" and library in ("", it.library)
         ]
+        return [(it.state.value, it.outcome, it.error) for it in sorted(ended, key=lambda it: it.ended_at)]
 
     def wait_for(self, name: str, *, ends: int = 1, library: str = "") -> list[Summary]:
         eventually(lambda: len(self.ends_of(name, library)) >= ends, TIMEOUT)
@@ -78,8 +78,12 @@ class Pages:
 
         eventually(is_shown, TIMEOUT)
         shown_at = time.time()
-        events = [it for it in self._reports.events if it.id == id and it.state.value == "failed"]
-        (failed,) = events[-1:]
+
+        def failures() -> list[JobEvent]:
+            return [it for it in self._reports.events if it.id == id and it.state.value == "failed"]
+
+        eventually(lambda: bool(failures()), TIMEOUT)  # nsqadmin may hear of it before the test's own consumer
+        failed = failures()[-1]
         assert failed.error == error
         seconds = shown_at - failed.ended_at
         sys.stdout.write(f"{failed.library}: on the page {seconds:.2f} s after it failed (at most 2 s)\n")
