@@ -13,9 +13,9 @@ import pytest
 from tests.browser.conftest import address_of, prepared, shot, until
 from tests.support.browser import Browser
 from tests.support.cluster import Cluster, a_cluster
-from tests.support.process import Nsqadmin, Nsqlookupd
+from tests.support.process import PATIENT, Nsqadmin, Nsqlookupd
 
-QUICK = ("sample-interval=1s", "discovery-interval=1s", "http-client-request-timeout=2s")
+QUICK = ("sample-interval=1s", "discovery-interval=1s", PATIENT)
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def test_the_dialog_names_the_node_that_it_waits_for(chromium: Browser, tmp_path
             node.post("/topic/create?topic=orders")
             node.post("/channel/create?topic=orders&channel=c")
         cluster.wait_for("orders")
-        options = (*cluster.lookupd_options, "http-client-request-timeout=3s", "sample-interval=500ms")
+        options = (*cluster.lookupd_options, "http-client-request-timeout=5s", "sample-interval=500ms")
         with before(chromium, *options) as (page, admin):
             until(lambda: len(admin.json("GET", "/api/v2/topics/orders").json.get("nodes", ())) == 2, "both are seen")
             page.open("/topics/orders/c")

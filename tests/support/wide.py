@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from nsqcommon.wire.extensions import bury
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, Nsqlookupd, eventually
 
 # As long as names may be: one in which no line can be broken well, and one that people would choose.
 SOLID: Final = (string.ascii_lowercase * 3)[:64]
@@ -109,7 +109,7 @@ def wide_cluster(
                 f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}",
                 f"sample-interval={sample_interval}",
                 "discovery-interval=500ms",
-                "http-client-request-timeout=2s",
+                PATIENT,
                 "enable-publish",
             )
         )

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.support.cluster import name_of
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -52,7 +52,13 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Return three nodes with 100 orders each that nobody bills, and an nsqadmin that has seen them."""
+    with three_nodes(tmp_path, PATIENT) as it:
+        yield it
+
+
+@contextmanager
+def three_nodes(folder: Path, patience: str) -> Iterator[Cluster]:
+    """Run three nodes with 100 orders each that nobody bills, and an nsqadmin that has seen them."""
     with ExitStack() as stack:
         lookupd = stack.enter_context(Nsqlookupd())
         options = [
@@ -60,13 +66,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}",
             "retention-time=1h",
         ]
-        nodes = [stack.enter_context(Nsqd(tmp_path / name, *options)) for name in ("n1", "n2", "n3")]
+        nodes = [stack.enter_context(Nsqd(folder / name, *options)) for name in ("n1", "n2", "n3")]
         for node in nodes:
             node.post("/topic/create?topic=orders")
             node.post("/channel/create?topic=orders&channel=billing")
             node.post("/mpub?topic=orders", b"\n".join(b"%d" % number for number in range(100)))
         eventually(lambda: len(lookupd.producers("orders")) == 3)
-        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=3s")
+        quick = ("sample-interval=300ms", "discovery-interval=300ms", patience)
         admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
         eventually(lambda: admin.json("GET", "/api/v2/health").json["totals"]["depth"] == 300)
         yield Cluster(nodes, admin, lookupd)
@@ -98,27 +104,28 @@ def test_a_pause_is_one_post_and_undo_changes_only_what_it_has_changed(cluster: 
     assert {value for name, value in fields if name == "node"} == set(cluster.names[1:])
 
 
-def test_a_silent_node_is_listed_waited_for_and_explained(cluster: Cluster) -> None:
-    silent = cluster.names[2]
-    cluster.nodes[2].send_signal(signal.SIGSTOP)
-    try:
-        eventually(lambda: cluster.admin.json("GET", "/api/v2/health").json["silent"])
-        plan = cluster.page("/actions/empty_channel?topic=orders&channel=billing")
-        assert "3 addresses will be asked" in plan
-        assert plan.count("does not answer now") == 1
-        lines = cluster.post("pause_channel", CHANNEL, accept="application/x-ndjson").splitlines()
-        assert set(json.loads(lines[0])["asked"]) == set(cluster.names)
-        steps = [json.loads(line) for line in lines[1:4]]
-        assert steps[-1] == {"step": silent, "done": False}, "the others do not wait for it"
-        assert all(step["done"] for step in steps[:-1])
-        receipt = "".join(lines[4:])
-        assert f"done on 2 of 3 nodes, asked, no answer: {silent}" in receipt
-        assert "it hangs or is overloaded, and may still do this later" in receipt
-        assert "<details><summary>The original error</summary><pre>Post" in receipt
-        assert ">Close</a>" in receipt
-    finally:
-        cluster.nodes[2].send_signal(signal.SIGCONT)
-    eventually(lambda: cluster.paused() == [True, True, True])  # as it was said
+def test_a_silent_node_is_listed_waited_for_and_explained(tmp_path: Path) -> None:
+    with three_nodes(tmp_path, "http-client-request-timeout=3s") as cluster:
+        silent = cluster.names[2]
+        cluster.nodes[2].send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: cluster.admin.json("GET", "/api/v2/health").json["silent"])
+            plan = cluster.page("/actions/empty_channel?topic=orders&channel=billing")
+            assert "3 addresses will be asked" in plan
+            assert plan.count("does not answer now") == 1
+            lines = cluster.post("pause_channel", CHANNEL, accept="application/x-ndjson").splitlines()
+            assert set(json.loads(lines[0])["asked"]) == set(cluster.names)
+            steps = [json.loads(line) for line in lines[1:4]]
+            assert steps[-1] == {"step": silent, "done": False}, "the others do not wait for it"
+            assert all(step["done"] for step in steps[:-1])
+            receipt = "".join(lines[4:])
+            assert f"done on 2 of 3 nodes, asked, no answer: {silent}" in receipt
+            assert "it hangs or is overloaded, and may still do this later" in receipt
+            assert "<details><summary>The original error</summary><pre>Post" in receipt
+            assert ">Close</a>" in receipt
+        finally:
+            cluster.nodes[2].send_signal(signal.SIGCONT)
+        eventually(lambda: cluster.paused() == [True, True, True])  # as it was said
 
 
 def test_a_node_that_died_after_the_plan_is_asked_and_said_to_be_gone(cluster: Cluster) -> None:
@@ -195,7 +202,7 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
 def test_what_somebody_has_just_created_has_a_page_at_once(cluster: Cluster) -> None:
     """All nodes are asked once, at once: the next sample would be an hour away."""
     lookupd = f"lookupd-http-address=127.0.0.1:{cluster.lookupd.http_address[1]}"
-    with Nsqadmin(lookupd, "sample-interval=1h", "discovery-interval=1h") as admin:
+    with Nsqadmin(lookupd, "sample-interval=1h", "discovery-interval=1h", PATIENT) as admin:
         eventually(lambda: admin.http("GET", "/topics/orders/billing").status == 200)
         assert admin.http("GET", "/topics/fresh").status == 404
         form = urlencode([("topic", "fresh"), ("channel", "first"), ("on", "all")]).encode()

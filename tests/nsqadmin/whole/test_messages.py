@@ -14,7 +14,7 @@ import pytest
 
 from tests.nsqadmin.whole.test_api_v2 import QUICK, stream
 from tests.support.cluster import Cluster, a_cluster, name_of
-from tests.support.process import Nsqadmin, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, eventually, needs_module
 
 needs_module("starlette")
 
@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, "enable-publish") as it:
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, PATIENT, "enable-publish") as it:
         yield it
         assert "Traceback" not in it.log
 
@@ -190,7 +190,7 @@ def test_who_has_no_right_to_bodies_sees_masks(cluster: Cluster, admin: Nsqadmin
     roles.write_text(
         '[[role]]\nname="v"\nusers=["viewer"]\ncan=["viewer"]\n[[role]]\nname="p"\nusers=["reader"]\ncan=["payload"]\n'
     )
-    options = (*cluster.lookupd_options, *QUICK, f"roles-file={roles}", "enable-publish")
+    options = (*cluster.lookupd_options, *QUICK, PATIENT, f"roles-file={roles}", "enable-publish")
     path = f"/api/v2/messages/{a_topic}?from=earliest&limit=1"
     with Nsqadmin(*options, "mask=$.secret") as masking:
         (message,) = masking.json("GET", path, X_Forwarded_User="viewer").json["messages"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.client import Client
 from tests.support.cluster import name_of
-from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, eventually, needs_module
 
 needs_module("starlette")
 needs_module("jinja2")
@@ -74,7 +74,7 @@ def a_cluster(folder: Path, *texts: str, options: tuple[str, ...] = ()) -> Itera
             policy = [f"policy-file={file}"] if text else []
             nodes.append(stack.enter_context(Nsqd(folder / f"n{at}", "broadcast-address=127.0.0.1", *policy)))
         named = [f"nsqd-http-address={name_of(it)}" for it in nodes]
-        admin = stack.enter_context(Nsqadmin(*named, "sample-interval=300ms", *options))
+        admin = stack.enter_context(Nsqadmin(*named, "sample-interval=300ms", PATIENT, *options))
         yield Cluster(nodes, files, admin)
         assert "Traceback" not in admin.log
 

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote, urldefrag, urlsplit
 import pytest
 
 from tests.support.json_server import JsonServer
-from tests.support.process import Nsqadmin, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, eventually, needs_module
 
 needs_module("starlette")
 needs_module("jinja2")
@@ -103,7 +103,7 @@ def hostile_nodes() -> Iterator[str]:
 def admin() -> Iterator[Nsqadmin]:
     with (
         hostile_nodes() as lookupd,
-        Nsqadmin(f"lookupd-http-address={lookupd}", "sample-interval=1s", "enable-publish") as it,
+        Nsqadmin(f"lookupd-http-address={lookupd}", "sample-interval=1s", "enable-publish", PATIENT) as it,
     ):
         eventually(lambda: b"alert" in it.http("GET", "/consumers?group=none&fresh=1", timeout=LIMIT).body, LIMIT)
         yield it
