@@ -86,8 +86,8 @@ def publish(node: Nsqd, topic: str, count: int = 10) -> None:
 
 def consumer_of(node: Nsqd, topic: str, ready: int, **identity: object) -> Client:
     client = node.connect()
-    if identity:
-        client.identify(**identity)
+    # Few of them answer, and until a busy machine has found something nsqd must not close the connection.
+    client.identify(heartbeat_interval=60_000, **identity)
     client.subscribe(topic, "c", ready=ready)
     return client
 
