@@ -241,7 +241,7 @@ def test_who_registers_is_not_shown_the_token(tmp_path: Path) -> None:
     body = json.dumps({"version": "1.3.0", "health": "OK", "topics": []}).encode()
     unknown = Answering(body)
     with watched(unknown, options=(f"nsqd-token-file={token}",)) as admin:
-        eventually(lambda: times_asked(unknown) >= 3, LIMIT)
+        eventually(lambda: times_asked(unknown) >= 3 and nodes_of(admin), LIMIT)
         (shown,) = nodes_of(admin).values()
         assert shown["token_withheld"] == "it is not on --nsqd-token-to"
         assert f"{shown['address']} is asked without the token" in findings(admin)
@@ -251,7 +251,7 @@ def test_who_registers_is_not_shown_the_token(tmp_path: Path) -> None:
 
     listed = Answering(body)
     with watched(listed, options=(f"nsqd-token-file={token}", "nsqd-token-to=127.0.0.0/8")) as admin:
-        eventually(lambda: len(listed.requests) >= 3, LIMIT)
+        eventually(lambda: len(listed.requests) >= 3 and nodes_of(admin), LIMIT)
         (shown,) = nodes_of(admin).values()
         assert shown["token_withheld"] == ""
     assert {it.headers.get("authorization") for it in listed.requests} == {"Bearer the-token"}
