@@ -186,8 +186,12 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
         consumer.finish(consumer.message())
     eventually(lambda: "Safe to stop now" in page())
     assert "105 messages will stay on its disk: 105 in 1 channel without consumers." in page()
-    findings = cluster.admin.json("GET", "/api/v2/diagnose").json["findings"]
-    assert [it["severity"] for it in findings if it["node"] == name] == ["info"]
+
+    def severities() -> list[str]:
+        findings = cluster.admin.json("GET", "/api/v2/diagnose").json["findings"]
+        return [it["severity"] for it in findings if it["node"] == name]
+
+    eventually(lambda: severities() == ["info"])  # on a busy machine it is slow for a moment
 
     undone = cluster.admin.http("POST", "/nodes/undrain", f"node={name}".encode(), headers=FORM)
     assert b"Done." in undone.body

@@ -49,7 +49,7 @@ def test_a_node_that_loses_its_store_and_then_its_machine(tmp_path: Path) -> Non
             shared.rename(tmp_path / "away")
             lost.post("/pub?topic=bills", b"three")
             eventually(lambda: "D28" in findings())
-            assert "D16" not in findings()
+            eventually(lambda: "D16" not in findings())  # a busy machine may be slow to answer for a moment
             assert "Store away" in page("/nodes")
             (tmp_path / "away").rename(shared)
             eventually(lambda: "D28" not in findings() and ">complete" in page("/nodes"))
@@ -83,8 +83,9 @@ def test_a_standby_that_is_listed_is_shown_as_one_and_gets_no_messages(tmp_path:
                 def copies() -> dict[str, Any]:
                     return {it["address"]: it["remote"] for it in admin.json("GET", "/api/v2/nodes").json["nodes"]}
 
-                assert [copies()[it]["state"] for it in names] == ["standby", "owner"]
-                assert admin.json("GET", "/api/v2/diagnose").json["findings"] == []
+                # On a busy machine a node may take more than the second that a sample waits, and then it is said to be slow.
+                eventually(lambda: [(copies()[it] or {}).get("state") for it in names] == ["standby", "owner"])
+                eventually(lambda: admin.json("GET", "/api/v2/diagnose").json["findings"] == [])
                 assert admin.json("GET", "/api/v2/health").json["unanswered"] == []
                 assert "Standby" in admin.http("GET", "/nodes").body.decode()
                 eventually(lambda: copies()[names[1]]["standbys"] == [names[0]])
