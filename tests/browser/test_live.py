@@ -171,8 +171,9 @@ def test_what_one_holds_stays_where_it_is_while_numbers_move(page: Browser, clus
     )
     cluster.nodes[0].post("/topic/create?topic=aaa.first")  # sorted by name it would be the first row
     try:
+        page.run(HEAR)
         page.press("r")
-        page.wait("document.querySelector('#announce').textContent === 'All nodes were asked'")
+        page.wait("window.heard.includes('All nodes were asked')")
         assert page.run("return window.held.isConnected && document.activeElement === window.held")
         page.run("document.activeElement.blur()")
         page.wait("(document.querySelector('tr.topic').innerText.includes('aaa.first'))")
@@ -184,9 +185,10 @@ def test_what_one_holds_stays_where_it_is_while_numbers_move(page: Browser, clus
 def test_only_what_changes_for_the_worse_or_better_is_announced(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open("/")
     page.wait("document.querySelector('#live').dataset.state === 'on'")
+    page.run(HEAR)
     cluster.nodes[0].post(f"/channel/create?topic={topic}&channel=alone")
     cluster.nodes[0].post(f"/pub?topic={topic}", b"nobody reads it")
-    page.wait("/problem|warning/.test(document.querySelector('#announce').textContent)")
+    page.wait("window.heard.some((it) => /problem|warning/.test(it))")
     page.wait_for_text(f"{topic}/", "[data-live='attention']")
     assert page.count("[aria-live], [role=status]:not(.hush)") == 0
 
