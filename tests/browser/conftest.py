@@ -22,7 +22,7 @@ from tests.support.browser import Browser, open_browser
 from tests.support.client import Client, Disconnected
 from tests.support.cluster import Cluster, a_cluster, name_of
 from tests.support.needs import need
-from tests.support.process import ROOT, Daemon, Nsqadmin, eventually, needs_module
+from tests.support.process import PATIENT, ROOT, Daemon, Nsqadmin, eventually, needs_module
 
 ARTEFACTS: Final = Path(os.environ.get("NSQ_TEST_ARTEFACTS", ROOT / "artefacts")) / "browser"
 TAKES_ALL: Final = os.environ.get("NSQ_TEST_SCREENSHOTS") == "1"
@@ -125,7 +125,7 @@ def cluster(cluster_and_load: tuple[Cluster, Load]) -> Iterator[Cluster]:
 def admin(cluster_and_load: tuple[Cluster, Load]) -> Iterator[Nsqadmin]:
     """Run nsqadmin for the cluster, open to everybody, with a sample each second."""
     cluster, _ = cluster_and_load
-    options = (*cluster.lookupd_options, "sample-interval=1s", "discovery-interval=2s", "enable-publish")
+    options = (*cluster.lookupd_options, "sample-interval=1s", "discovery-interval=2s", "enable-publish", PATIENT)
     with Nsqadmin(*options) as it:
         eventually(lambda: all(name in it.http("GET", "/topics").body for name in (b"billing", b"clicks")))
         yield it

@@ -74,19 +74,21 @@ def test_from_failing_to_handled(page: Browser, two: Two, topic: str) -> None:
     page.wait_for_text("<script>alert(1)</script>", "#detail pre")
     page.click_text("Kick all…")
     page.wait_for_text("No consumer is connected there", "#dialog")
-    page.fill("#rate", "20")
+    page.fill("#rate", "1")  # so slow that it is seen while it runs
     shot(page, "buried-kick")
     page.click("#dialog button.primary")
     page.wait_for_text("Running:", "#dialog")
     page.click_text("Close", "#dialog a")
     page.wait_for_text(f"of {COUNT}", "[data-hurries]")
     shot(page, "buried-progress")
+    two.post("/actions/stop_buried", f"topic={topic}&channel=c")
+    two.post("/actions/kick_buried", f"topic={topic}&channel=c&rate=")
     for node in two.nodes:
         client = node.connect()
         client.subscribe(topic, "c", ready=COUNT)
         client.finish(*client.messages(COUNT))
     page.wait_for_text("Nothing is buried here", "main")
-    assert [node.channel(topic)["depth"] for node in two.nodes] == [0, 0]
+    until(lambda: [node.channel(topic)["depth"] for node in two.nodes] == [0, 0], "all are finished")
 
 
 def test_the_plan_of_a_kick_follows_what_is_typed(page: Browser) -> None:

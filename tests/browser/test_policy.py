@@ -11,7 +11,7 @@ import pytest
 from tests.browser.conftest import prepared, shot, until
 from tests.support.browser import Browser
 from tests.support.cluster import name_of
-from tests.support.process import Nsqadmin, Nsqd
+from tests.support.process import PATIENT, Nsqadmin, Nsqd
 
 POLICY = """
 [[policy]]
@@ -54,7 +54,7 @@ def node(needs: None, tmp_path: Path) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def page(chromium: Browser, node: Nsqd) -> Iterator[Browser]:
-    with Nsqadmin(f"nsqd-http-address={name_of(node)}", "sample-interval=500ms") as admin:
+    with Nsqadmin(f"nsqd-http-address={name_of(node)}", "sample-interval=500ms", PATIENT) as admin:
         until(lambda: b"paused itself" in admin.http("GET", "/").body, "nsqadmin finds it")
         yield from prepared(chromium, admin)
         assert "Traceback" not in admin.log
@@ -70,6 +70,8 @@ def test_a_channel_that_has_stopped_itself_says_why_and_is_resumed(page: Browser
     assert "kick or discard those that are buried" in page.text("main .findings")
     shot(page, "policy-stopped")
     page.open("/topics/letters/mail?tab=policy")
+    while "does not report its policy" in page.text("main"):  # within two seconds, on a busy machine
+        page.open("/topics/letters/mail?tab=policy")
     assert "max_buried" in page.text("main")
     shot(page, "policy-tab")
     page.open("/topics/letters/mail")

@@ -40,6 +40,8 @@ SOURCES: Final = os.pathsep.join((str(ROOT), str(ROOT / "common")))
 PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else SOURCES
 STARTS_AGAIN: Final = "starting again as a standby"  # in the log of an owner that has lost its name
 START_TIMEOUT: Final = 100.0  # seconds; includes recovery on a slow machine
+# For an nsqadmin none of whose nodes hangs. By itself it takes a node for silent after 5 s, which a busy machine may need.
+PATIENT: Final = "http-client-request-timeout=100s"
 STOP_TIMEOUT: Final = 30.0
 
 _LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:(\[[\da-f:]*\]|[\d.]+):(\d+)|(/.*))$")

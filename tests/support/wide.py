@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from nsqcommon.wire.extensions import bury
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually
+from tests.support.process import PATIENT, START_TIMEOUT, Nsqadmin, Nsqd, Nsqlookupd, eventually
 
 # As long as names may be: one in which no line can be broken well, and one that people would choose.
 SOLID: Final = (string.ascii_lowercase * 3)[:64]
@@ -48,6 +48,10 @@ channel = "*"
 order = "group"
 max_held = 40
 """
+
+
+# Nobody answers heartbeats, and nsqd would close the connections before a busy machine has shown all pages.
+_STAYS: Final = {"heartbeat_interval": 3_600_000}
 
 
 def host_of(number: int) -> str:
@@ -95,6 +99,7 @@ def wide_cluster(
                     told,
                     f"broadcast-address={host_of(number)}",
                     "retention-bytes=1GB",
+                    "max-heartbeat-interval=1h",
                     *([f"policy-file={policy}"] if is_filled else ()),
                 )
             )
@@ -109,11 +114,11 @@ def wide_cluster(
                 f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}",
                 f"sample-interval={sample_interval}",
                 "discovery-interval=500ms",
-                "http-client-request-timeout=2s",
+                PATIENT,
                 "enable-publish",
             )
         )
-        eventually(lambda: _is_known(admin, count, is_filled=is_filled))
+        eventually(lambda: _is_known(admin, count, is_filled=is_filled), START_TIMEOUT)
         yield Wide(nodes, admin)
 
 
@@ -145,7 +150,7 @@ def _fill(node: Nsqd, number: int) -> None:
             assert node.http("POST", f"/pub?topic={target}", body, headers=headers).status == 200
     node.post(f"/channel/pause?topic={SOLID}&channel={CHANNEL}")
     producer = node.connect()
-    producer.identify(client_id=f"{HOST}-1", hostname=HOST, user_agent=AGENT)
+    producer.identify(client_id=f"{HOST}-1", hostname=HOST, user_agent=AGENT, **_STAYS)
     producer.publish(QUIET, b"\x00\x01\xff binary", b"text")
     for topic, channel in ((LONG, CHANNEL), (SOLID, SOLID)):
         consumer = node.connect()
@@ -156,6 +161,7 @@ def _fill(node: Nsqd, number: int) -> None:
             msg_timeout=600_000,
             feature_negotiation=True,
             extensions=["bury"],
+            **_STAYS,
         )
         consumer.subscribe(topic, channel, ready=2)
         first, _ = consumer.messages(2)  # the second stays in flight

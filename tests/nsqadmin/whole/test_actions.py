@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import unescape
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from tests.support.cluster import name_of
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -52,7 +54,13 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Return three nodes with 100 orders each that nobody bills, and an nsqadmin that has seen them."""
+    with three_nodes(tmp_path, PATIENT) as it:
+        yield it
+
+
+@contextmanager
+def three_nodes(folder: Path, patience: str) -> Iterator[Cluster]:
+    """Run three nodes with 100 orders each that nobody bills, and an nsqadmin that has seen them."""
     with ExitStack() as stack:
         lookupd = stack.enter_context(Nsqlookupd())
         options = [
@@ -60,13 +68,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}",
             "retention-time=1h",
         ]
-        nodes = [stack.enter_context(Nsqd(tmp_path / name, *options)) for name in ("n1", "n2", "n3")]
+        nodes = [stack.enter_context(Nsqd(folder / name, *options)) for name in ("n1", "n2", "n3")]
         for node in nodes:
             node.post("/topic/create?topic=orders")
             node.post("/channel/create?topic=orders&channel=billing")
             node.post("/mpub?topic=orders", b"\n".join(b"%d" % number for number in range(100)))
         eventually(lambda: len(lookupd.producers("orders")) == 3)
-        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=3s")
+        quick = ("sample-interval=300ms", "discovery-interval=300ms", patience)
         admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
         eventually(lambda: admin.json("GET", "/api/v2/health").json["totals"]["depth"] == 300)
         yield Cluster(nodes, admin, lookupd)
@@ -98,27 +106,28 @@ def test_a_pause_is_one_post_and_undo_changes_only_what_it_has_changed(cluster: 
     assert {value for name, value in fields if name == "node"} == set(cluster.names[1:])
 
 
-def test_a_silent_node_is_listed_waited_for_and_explained(cluster: Cluster) -> None:
-    silent = cluster.names[2]
-    cluster.nodes[2].send_signal(signal.SIGSTOP)
-    try:
-        eventually(lambda: cluster.admin.json("GET", "/api/v2/health").json["silent"])
-        plan = cluster.page("/actions/empty_channel?topic=orders&channel=billing")
-        assert "3 addresses will be asked" in plan
-        assert plan.count("does not answer now") == 1
-        lines = cluster.post("pause_channel", CHANNEL, accept="application/x-ndjson").splitlines()
-        assert set(json.loads(lines[0])["asked"]) == set(cluster.names)
-        steps = [json.loads(line) for line in lines[1:4]]
-        assert steps[-1] == {"step": silent, "done": False}, "the others do not wait for it"
-        assert all(step["done"] for step in steps[:-1])
-        receipt = "".join(lines[4:])
-        assert f"done on 2 of 3 nodes, asked, no answer: {silent}" in receipt
-        assert "it hangs or is overloaded, and may still do this later" in receipt
-        assert "<details><summary>The original error</summary><pre>Post" in receipt
-        assert ">Close</a>" in receipt
-    finally:
-        cluster.nodes[2].send_signal(signal.SIGCONT)
-    eventually(lambda: cluster.paused() == [True, True, True])  # as it was said
+def test_a_silent_node_is_listed_waited_for_and_explained(tmp_path: Path) -> None:
+    with three_nodes(tmp_path, "http-client-request-timeout=3s") as cluster:
+        silent = cluster.names[2]
+        cluster.nodes[2].send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: cluster.admin.json("GET", "/api/v2/health").json["silent"])
+            plan = cluster.page("/actions/empty_channel?topic=orders&channel=billing")
+            assert "3 addresses will be asked" in plan
+            assert plan.count("does not answer now") == 1
+            lines = cluster.post("pause_channel", CHANNEL, accept="application/x-ndjson").splitlines()
+            assert set(json.loads(lines[0])["asked"]) == set(cluster.names)
+            steps = [json.loads(line) for line in lines[1:4]]
+            assert steps[-1] == {"step": silent, "done": False}, "the others do not wait for it"
+            assert all(step["done"] for step in steps[:-1])
+            receipt = "".join(lines[4:])
+            assert f"done on 2 of 3 nodes, asked, no answer: {silent}" in receipt
+            assert "it hangs or is overloaded, and may still do this later" in receipt
+            assert "<details><summary>The original error</summary><pre>Post" in receipt
+            assert ">Close</a>" in receipt
+        finally:
+            cluster.nodes[2].send_signal(signal.SIGCONT)
+        eventually(lambda: cluster.paused() == [True, True, True])  # as it was said
 
 
 def test_a_node_that_died_after_the_plan_is_asked_and_said_to_be_gone(cluster: Cluster) -> None:
@@ -179,8 +188,12 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
         consumer.finish(consumer.message())
     eventually(lambda: "Safe to stop now" in page())
     assert "105 messages will stay on its disk: 105 in 1 channel without consumers." in page()
-    findings = cluster.admin.json("GET", "/api/v2/diagnose").json["findings"]
-    assert [it["severity"] for it in findings if it["node"] == name] == ["info"]
+
+    def severities() -> list[str]:
+        findings = cluster.admin.json("GET", "/api/v2/diagnose").json["findings"]
+        return [it["severity"] for it in findings if it["node"] == name]
+
+    eventually(lambda: severities() == ["info"])  # on a busy machine it is slow for a moment
 
     undone = cluster.admin.http("POST", "/nodes/undrain", f"node={name}".encode(), headers=FORM)
     assert b"Done." in undone.body
@@ -195,15 +208,31 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
 def test_what_somebody_has_just_created_has_a_page_at_once(cluster: Cluster) -> None:
     """All nodes are asked once, at once: the next sample would be an hour away."""
     lookupd = f"lookupd-http-address=127.0.0.1:{cluster.lookupd.http_address[1]}"
-    with Nsqadmin(lookupd, "sample-interval=1h", "discovery-interval=1h") as admin:
+    with Nsqadmin(lookupd, "sample-interval=1h", "discovery-interval=1h", PATIENT) as admin:
         eventually(lambda: admin.http("GET", "/topics/orders/billing").status == 200)
-        assert admin.http("GET", "/topics/fresh").status == 404
-        form = urlencode([("topic", "fresh"), ("channel", "first"), ("on", "all")]).encode()
-        assert admin.http("POST", "/actions/create", form, headers=FORM).status == 200
-        page = admin.http("GET", "/topics/fresh/first")
+        for topic in map("fresh-{}".format, count()):
+            assert admin.http("GET", f"/topics/{topic}").status == 404
+            form = urlencode([("topic", topic), ("channel", "first"), ("on", "all")]).encode()
+            assert admin.http("POST", "/actions/create", form, headers=FORM).status == 200
+            page = admin.http("GET", f"/topics/{topic}/first")
+            # The sample goes without a node that takes longer than a second, as on a busy machine.
+            if all(it["health"] == "ok" for it in admin.json("GET", "/api/v2/nodes").json["nodes"]):
+                break
         assert (page.status, page.body.count(b"Pause here")) == (200, 3)
-        assert b"fresh" in admin.http("GET", "/topics").body
-        index = admin.json("GET", "/api/v2/snapshot").json["snapshot"]["index"]
-        for path in ("/topics/fresh", "/", "/nodes"):
+        assert topic.encode() in admin.http("GET", "/topics").body
+
+        def index() -> int:
+            return int(admin.json("GET", "/api/v2/snapshot").json["snapshot"]["index"])
+
+        def stands_still() -> bool:
+            before = index()
+            time.sleep(2)
+            return index() == before
+
+        # nsqlookupd's news of the topic makes nsqadmin ask once more, at most a second later.
+        eventually(lambda: len(cluster.lookupd.producers(topic)) == 3)
+        eventually(stands_still)
+        before = index()
+        for path in (f"/topics/{topic}", "/", "/nodes"):
             admin.http("GET", path)
-        assert admin.json("GET", "/api/v2/snapshot").json["snapshot"]["index"] == index
+        assert index() == before

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster, a_cluster, name_of
-from tests.support.process import Nsqadmin, Nsqlookupd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -98,7 +98,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
-    with Nsqadmin(*cluster.lookupd_options) as it:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT) as it:
         yield it
         assert "Traceback" not in it.log
 
@@ -343,7 +343,7 @@ def test_who_is_down_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
         for node in cluster.nodes:
             node.post("/topic/create?topic=t")
         cluster.wait_for("t")
-        with Nsqadmin(*cluster.lookupd_options) as admin:
+        with Nsqadmin(*cluster.lookupd_options, PATIENT) as admin:
             cluster.lookupds[1].kill()
             address = f"127.0.0.1:{cluster.lookupds[1].http_address[1]}"
             document = admin.json("GET", "/api/topics").json
@@ -369,7 +369,7 @@ def test_an_empty_cluster_is_no_failure() -> None:
 
 
 def test_a_static_list_of_nodes(cluster: Cluster, a_topic: str) -> None:
-    with Nsqadmin(*cluster.nsqd_options) as admin:
+    with Nsqadmin(*cluster.nsqd_options, PATIENT) as admin:
         assert a_topic in admin.json("GET", "/api/topics").json["topics"]
         assert admin.json("GET", f"/api/topics/{a_topic}").json["message_count"] == 3
         node = admin.json("GET", "/api/nodes").json["nodes"][0]
@@ -390,7 +390,7 @@ def test_a_static_list_of_nodes(cluster: Cluster, a_topic: str) -> None:
 
 
 def test_only_admin_users_may_change_anything(cluster: Cluster, a_topic: str) -> None:
-    with Nsqadmin(*cluster.lookupd_options, "admin-user=ana") as admin:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT, "admin-user=ana") as admin:
         for method, path, document in (
             ("POST", "/api/topics", {"topic": "x"}),
             ("POST", f"/api/topics/{a_topic}", {"action": "pause"}),
@@ -410,7 +410,7 @@ def test_roles_hold_on_the_old_api_too(cluster: Cluster, a_topic: str, tmp_path:
     roles = tmp_path / "roles.toml"
     roles.write_text(f'[[role]]\nname = "x"\nusers = ["ana"]\ncan = ["operator"]\ntopics = ["{a_topic}"]\n')
     audit = tmp_path / "audit.jsonl"
-    with Nsqadmin(*cluster.lookupd_options, f"roles-file={roles}", f"audit-file={audit}") as admin:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT, f"roles-file={roles}", f"audit-file={audit}") as admin:
         ana = {"X_Forwarded_User": "ana"}
         assert admin.json("GET", "/api/topics", **ana).json["topics"] == [a_topic]
         assert admin.json("GET", "/api/topics").status == 403
@@ -434,7 +434,7 @@ def test_an_admin_of_some_topics_cannot_change_settings_of_all(cluster: Cluster,
         '[[role]]\nname = "some"\nusers = ["ana"]\ncan = ["admin"]\ntopics = ["orders*"]\n'
         '[[role]]\nname = "all"\nusers = ["ben"]\ncan = ["admin"]\n'
     )
-    with Nsqadmin(*cluster.lookupd_options, f"roles-file={roles}") as admin:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT, f"roles-file={roles}") as admin:
         for path in ("/config/log_level", "/config/log_level?topic=orders"):
             refused = admin.http("PUT", path, b"debug", headers={"X-Forwarded-User": "ana"})
             assert refused.status == 403
@@ -443,7 +443,7 @@ def test_an_admin_of_some_topics_cannot_change_settings_of_all(cluster: Cluster,
 
 
 def test_read_only_refuses_everybody(cluster: Cluster, a_topic: str) -> None:
-    with Nsqadmin(*cluster.lookupd_options, "read-only") as admin:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT, "read-only") as admin:
         answer = admin.json("POST", f"/api/topics/{a_topic}", {"action": "pause"})
         assert (answer.status, answer.json["reason"]) == (403, "nsqadmin is read-only (--read-only)")
         assert admin.http("PUT", "/config/log_level", b"debug").status == 403
@@ -453,7 +453,7 @@ def test_read_only_refuses_everybody(cluster: Cluster, a_topic: str) -> None:
 
 
 def test_options_can_be_read_and_two_of_them_changed(cluster: Cluster) -> None:
-    with Nsqadmin(*cluster.lookupd_options) as admin:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT) as admin:
         assert admin.http("GET", "/config/statsd_interval").body == b"60000000000"
         text = admin.http("GET", "/config/acl_http_header")
         assert text.body == b"X-Forwarded-User"
@@ -471,14 +471,14 @@ def test_options_can_be_read_and_two_of_them_changed(cluster: Cluster) -> None:
 
 
 def test_options_are_closed_to_other_networks(cluster: Cluster) -> None:
-    with Nsqadmin(*cluster.lookupd_options, "allow-config-from-cidr=10.0.0.0/8") as admin:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT, "allow-config-from-cidr=10.0.0.0/8") as admin:
         assert admin.json("GET", "/config/log_level", X_Forwarded_For="10.1.2.3").json["message"] == "FORBIDDEN"
 
 
 def test_each_action_is_told_to_the_notification_endpoint(cluster: Cluster, a_topic: str) -> None:
     with (
         listener() as (url, received),
-        Nsqadmin(*cluster.lookupd_options, f"notification-http-endpoint={url}") as admin,
+        Nsqadmin(*cluster.lookupd_options, PATIENT, f"notification-http-endpoint={url}") as admin,
     ):
         headers = {"authorization": "Basic amFuZTpwdw==", "user-agent": "UA/1", "host": "admin.example"}
         body = json.dumps({"topic": a_topic, "channel": "extra"}).encode()
@@ -505,14 +505,14 @@ def test_each_action_is_told_to_the_notification_endpoint(cluster: Cluster, a_to
 
 def test_an_endpoint_that_is_not_there_does_no_harm(cluster: Cluster, a_topic: str) -> None:
     url = "notification-http-endpoint=http://127.0.0.1:1/"
-    with Nsqadmin(*cluster.lookupd_options, url) as admin:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT, url) as admin:
         for action in ("pause", "unpause"):
             assert admin.json("POST", f"/api/topics/{a_topic}", {"action": action}).status == 200
         eventually(lambda: admin.log.count("failed to POST notification") == 2)
 
 
 def test_everything_is_under_the_base_path(cluster: Cluster) -> None:
-    with Nsqadmin(*cluster.lookupd_options, "base-path=nsq/admin/") as admin:
+    with Nsqadmin(*cluster.lookupd_options, PATIENT, "base-path=nsq/admin/") as admin:
         assert admin.http("GET", "/nsq/admin/ping").body == b"OK"
         assert admin.http("GET", "/nsq/admin/api/topics").status == 200
         assert admin.http("GET", "/nsq/admin").status == 200

@@ -16,7 +16,7 @@ import pytest
 
 from nsqcommon.wire.extensions import bury as bury_command
 from tests.support.cluster import name_of
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -76,8 +76,15 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         yield it
 
 
+@pytest.fixture
+def two_of_which_one_hangs(tmp_path: Path) -> Iterator[Two]:
+    """Return two nodes for tests that stop one of them."""
+    with two_nodes(tmp_path, "http-client-request-timeout=5s") as it:
+        yield it
+
+
 @contextmanager
-def two_nodes(folder: Path) -> Iterator[Two]:
+def two_nodes(folder: Path, patience: str = PATIENT) -> Iterator[Two]:
     policy = folder / "policy.toml"
     policy.write_text('[[policy]]\nchannel = "c"\nmax_attempts = 1\n')
     with ExitStack() as stack:
@@ -88,7 +95,7 @@ def two_nodes(folder: Path) -> Iterator[Two]:
         for node in nodes:
             bury(node)
         eventually(lambda: len(lookupd.producers("t")) == 2)
-        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=5s")
+        quick = ("sample-interval=300ms", "discovery-interval=300ms", patience)
         admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
         it = Two(nodes, admin)
         eventually(lambda: it.count == 2 * COUNT)
@@ -151,11 +158,12 @@ def test_one_message_and_none(untouched: Two) -> None:
     assert untouched.admin.http("GET", "/buried?topic=t&channel=c&node=evil:80&sequence=1").status == 404
 
 
-def test_a_node_that_hangs_is_named_and_not_counted_as_zero(untouched: Two) -> None:
-    hung = untouched.nodes[1]
+def test_a_node_that_hangs_is_named_and_not_counted_as_zero(two_of_which_one_hangs: Two) -> None:
+    two = two_of_which_one_hangs
+    hung = two.nodes[1]
     hung.send_signal(signal.SIGSTOP)
     try:
-        text = untouched.text()
+        text = two.text()
         assert f"{name_of(hung)}</strong> did not report its buried messages" in text
         assert f"{COUNT} messages when last seen, not included in the figures below" in text
         tfoot = text.partition("<tfoot>")[2].partition("</tfoot>")[0]
@@ -163,7 +171,7 @@ def test_a_node_that_hangs_is_named_and_not_counted_as_zero(untouched: Two) -> N
         assert text.count(f"{name_of(hung)}</strong>") == 1  # it is said once on the page
     finally:
         hung.send_signal(signal.SIGCONT)
-    eventually(lambda: "did not report" not in untouched.text())
+    eventually(lambda: "did not report" not in two.text())
 
 
 def words_of(html: str) -> str:
@@ -262,7 +270,8 @@ def test_a_discard_wants_its_number_typed(two: Two) -> None:
     assert [node.channel("t")["depth"] for node in two.nodes] == [0, 0]
 
 
-def test_a_kick_leaves_out_a_node_that_hangs_and_says_so(two: Two) -> None:
+def test_a_kick_leaves_out_a_node_that_hangs_and_says_so(two_of_which_one_hangs: Two) -> None:
+    two = two_of_which_one_hangs
     hung = two.nodes[1]
     hung.send_signal(signal.SIGSTOP)
     try:
@@ -313,7 +322,8 @@ def test_a_kick_is_taken_back_as_far_as_nobody_has_got_its_messages(two: Two, se
     two.post("/actions/undo_kick", "topic=t&channel=c&kick=1@evil:80", status=400)
 
 
-def test_a_kick_under_way_is_taken_back_also_without_a_node_that_hangs(two: Two) -> None:
+def test_a_kick_under_way_is_taken_back_also_without_a_node_that_hangs(two_of_which_one_hangs: Two) -> None:
+    two = two_of_which_one_hangs
     two.post("/actions/kick_buried", "topic=t&channel=c&rate=1")
     page = two.text()
     assert len(values(page.partition("/actions/undo_kick")[2], "kick")) == 2
@@ -334,7 +344,7 @@ def test_rights_are_guarded_on_the_server(two: Two, tmp_path: Path, can: str, ki
     roles = tmp_path / "roles.toml"
     roles.write_text(f'[[role]]\nname = "r"\nusers = ["*"]\ncan = ["{can}"]\n')
     lookupd = next(it for it in two.admin.options if "lookupd-http-address" in it)
-    with Nsqadmin(lookupd, "sample-interval=300ms", f"roles-file={roles}") as admin:
+    with Nsqadmin(lookupd, "sample-interval=300ms", f"roles-file={roles}", PATIENT) as admin:
         eventually(lambda: admin.json("GET", "/api/v2/health").json["totals"]["buried_count"] == 2 * COUNT)
         page = admin.http("GET", TAB).body.decode()
         assert ("Kick all…<span" in page) == (kick == 403)

@@ -13,7 +13,7 @@ from nsqadmin.cluster.model import Snapshot
 from tests.nsqadmin.steered_world import World
 from tests.support.client import Client, Disconnected
 from tests.support.cluster import Cluster, a_cluster, name_of
-from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
-    with Nsqadmin(*cluster.lookupd_options, "sample-interval=300ms", "discovery-interval=300ms") as it:
+    with Nsqadmin(*cluster.lookupd_options, "sample-interval=300ms", "discovery-interval=300ms", PATIENT) as it:
         yield it
         assert "Traceback" not in it.log
 
@@ -86,8 +86,8 @@ def publish(node: Nsqd, topic: str, count: int = 10) -> None:
 
 def consumer_of(node: Nsqd, topic: str, ready: int, **identity: object) -> Client:
     client = node.connect()
-    if identity:
-        client.identify(**identity)
+    # Few of them answer, and until a busy machine has found something nsqd must not close the connection.
+    client.identify(heartbeat_interval=60_000, **identity)
     client.subscribe(topic, "c", ready=ready)
     return client
 

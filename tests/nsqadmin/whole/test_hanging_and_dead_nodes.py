@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import name_of
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -55,7 +55,7 @@ def publish(node: Nsqd, topic: str, channel: str, count: int) -> None:
 
 @contextmanager
 def watching(three: Three, *options: str) -> Iterator[Nsqadmin]:
-    quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=3s")
+    quick = ("sample-interval=300ms", "discovery-interval=300ms")
     with Nsqadmin(*three.options, *quick, *options) as admin:
         yield admin
         assert "Traceback" not in admin.log
@@ -84,7 +84,7 @@ def text_of(admin: Nsqadmin, path: str) -> str:
 
 def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three) -> None:
     address = name_of(three.third)
-    with watching(three) as admin:
+    with watching(three, "http-client-request-timeout=5s") as admin:
         wait_for_depth(admin, 350)
         before, findings = health(admin), worst(admin)
         three.third.send_signal(signal.SIGSTOP)
@@ -137,12 +137,12 @@ def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three)
 
 def test_a_dead_node_is_shown_with_what_it_had_until_a_person_forgets_it(three: Three, tmp_path: Path) -> None:
     address, history = name_of(three.third), f"history-file={tmp_path / 'history'}"
-    with watching(three, history) as admin:
+    with watching(three, PATIENT, history) as admin:
         wait_for_depth(admin, 350)
         three.third.kill()
         eventually(lambda: health(admin)["silent"])
         assert admin.stop() == 0
-    with watching(three, history) as admin:
+    with watching(three, PATIENT, history) as admin:
         wait_for_depth(admin, 350)
         eventually(lambda: [it["node"] for it in health(admin)["silent"]] == [address])
         assert f">{address}</a> does not answer: 50 messages, last seen" in text_of(admin, "/topics/letters")
@@ -170,7 +170,7 @@ def test_a_dead_node_is_shown_with_what_it_had_until_a_person_forgets_it(three: 
 
 
 def test_a_node_that_retires_by_a_drain_is_forgotten_by_itself(three: Three) -> None:
-    with watching(three) as admin:
+    with watching(three, PATIENT) as admin:
         wait_for_depth(admin, 350)
         three.third.post("/drain?stay=0s&retire=true")
         eventually(lambda: len(admin.json("GET", "/api/v2/nodes").json["nodes"]) == 2, 60)

@@ -38,6 +38,12 @@ def test_an_incident_is_posted_once_over_a_restart_and_its_end_as_well(cluster: 
             *(f"incident-webhook={receiver.url}/T0/hunter2", "external-url=https://admin.example", "base-path=/nsq"),
         ) as admin,
     ):
+
+        def healths() -> list[str]:
+            return [it["health"] for it in admin.json("GET", "/nsq/api/v2/nodes").json["nodes"]]
+
+        # A node that hangs before it has registered is unknown, and one that has never answered is another incident.
+        eventually(lambda: healths() == ["ok", "ok"])
         node.send_signal(signal.SIGSTOP)
         try:
             eventually(lambda: "problem" in [it["severity"] for it in posts_about(receiver, name_of(node))])

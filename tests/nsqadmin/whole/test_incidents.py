@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.support.cluster import Cluster, a_cluster, name_of
-from tests.support.process import Nsqadmin, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, eventually, needs_module
 
 needs_module("starlette")
 needs_module("jinja2")
@@ -141,7 +141,7 @@ def test_rights(cluster: Cluster, tmp_path: Path) -> None:
         '[[role]]\nname="two"\nusers=["carl"]\ncan=["viewer"]\ntopics=["tenant_3.*"]\n'
         '[[role]]\nname="all"\nusers=["ana"]\ncan=["operator"]\n'
     )
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}") as admin:
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, PATIENT, f"roles-file={roles}") as admin:
         ana, ben = {"x-forwarded-user": "ana"}, {"x-forwarded-user": "ben"}
         subject = "tenant_*.events/indexer"
         eventually(lambda: wrong(admin, **ana).get(subject, {"now": {}})["now"].get("channels") == TENANTS)
@@ -169,7 +169,7 @@ def test_rights(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_read_only_says_why_not(cluster: Cluster) -> None:
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, "read-only") as admin:
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, PATIENT, "read-only") as admin:
         key = one(admin, "tenant_*.events/indexer")["key"]
         assert "nsqadmin is read-only (--read-only)" in page(admin, f"/incidents/{key}/mark")
         assert marked(admin, key, do="acknowledge") == 403
@@ -177,7 +177,7 @@ def test_read_only_says_why_not(cluster: Cluster) -> None:
 
 
 def test_a_restart_keeps_the_begin_and_the_marks(cluster: Cluster, tmp_path: Path) -> None:
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"history-file={tmp_path / 'history'}") as admin:
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, PATIENT, f"history-file={tmp_path / 'history'}") as admin:
         before = one(admin, "tenant_*.events/indexer")
         assert marked(admin, before["key"], do="acknowledge", note="on it") == 200
         admin.restart()

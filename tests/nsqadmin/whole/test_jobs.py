@@ -16,7 +16,7 @@ import pytest
 
 from nsqclient import sync
 from nsqcommon.wire.extensions import bury
-from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, eventually, needs_module
 from tests.support.tools import address
 
 needs_module("starlette")
@@ -63,10 +63,10 @@ def a_queue(folder: Path) -> Iterator[Jobs]:
             producer.publish("mails", b'{"args": [2]}', delay=ETA, headers=later)
             producer.publish("mails", b'{"args": [3]}', headers=job("shop.send", 3, tenant="eu"))
         where = f"nsqd-http-address={address(nsqd.http_address)}"
-        with Nsqadmin(where, "sample-interval=300ms", "discovery-interval=300ms") as admin:
+        with Nsqadmin(where, "sample-interval=300ms", "discovery-interval=300ms", PATIENT) as admin:
             it = Jobs(nsqd, admin, eta)
             eventually(lambda: admin.http("GET", f"{TAB}deferred").status == 200)
-            eventually(lambda: len(it.found("")) >= 3)
+            eventually(lambda: it.found("header.job-name = shop.send"))  # the last that was published
             yield it
             assert "Traceback" not in admin.log
 

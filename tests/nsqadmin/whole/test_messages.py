@@ -14,7 +14,7 @@ import pytest
 
 from tests.nsqadmin.whole.test_api_v2 import QUICK, stream
 from tests.support.cluster import Cluster, a_cluster, name_of
-from tests.support.process import Nsqadmin, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, eventually, needs_module
 
 needs_module("starlette")
 
@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, "enable-publish") as it:
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, PATIENT, "enable-publish") as it:
         yield it
         assert "Traceback" not in it.log
 
@@ -49,6 +49,16 @@ def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> Iterator[str]:
 def read(admin: Nsqadmin, topic: str, query: str = "") -> list[Any]:
     answer = admin.json("GET", f"/api/v2/messages/{topic}?{query}")
     return [json.loads(it["body"])["n"] for it in answer.json["messages"]] if answer.status == 200 else []
+
+
+def wait_for_both(admin: Nsqadmin, topic: str, user: str) -> None:
+    """Wait until an nsqadmin that has just started knows the topic on both nodes. It starts without slow ones."""
+
+    def nodes() -> list[Any]:
+        found: list[Any] = admin.json("GET", f"/api/v2/topics/{topic}", X_Forwarded_User=user).json.get("nodes", [])
+        return found
+
+    eventually(lambda: len(nodes()) == 2)
 
 
 def test_history_is_read_from_all_nodes_and_nothing_changes(admin: Nsqadmin, cluster: Cluster, a_topic: str) -> None:
@@ -190,9 +200,10 @@ def test_who_has_no_right_to_bodies_sees_masks(cluster: Cluster, admin: Nsqadmin
     roles.write_text(
         '[[role]]\nname="v"\nusers=["viewer"]\ncan=["viewer"]\n[[role]]\nname="p"\nusers=["reader"]\ncan=["payload"]\n'
     )
-    options = (*cluster.lookupd_options, *QUICK, f"roles-file={roles}", "enable-publish")
+    options = (*cluster.lookupd_options, *QUICK, PATIENT, f"roles-file={roles}", "enable-publish")
     path = f"/api/v2/messages/{a_topic}?from=earliest&limit=1"
     with Nsqadmin(*options, "mask=$.secret") as masking:
+        wait_for_both(masking, a_topic, "viewer")
         (message,) = masking.json("GET", path, X_Forwarded_User="viewer").json["messages"]
         assert (json.loads(message["body"]), message["is_masked"]) == ({"n": 0, "secret": "***"}, True)
         found = masking.json("GET", f"{path}&filter=s0", X_Forwarded_User="viewer").json["messages"]
@@ -204,6 +215,7 @@ def test_who_has_no_right_to_bodies_sees_masks(cluster: Cluster, admin: Nsqadmin
         publish = {"topic": a_topic, "body": "x"}
         assert masking.json("POST", "/api/v2/publish", publish, X_Forwarded_User="reader").status == 403
     with Nsqadmin(*options) as withholding:
+        wait_for_both(withholding, a_topic, "viewer")
         (message,) = withholding.json("GET", path, X_Forwarded_User="viewer").json["messages"]
         assert "body" not in message
         assert message["body_withheld"]
@@ -300,7 +312,8 @@ def test_headers_are_shown_and_found(admin: Nsqadmin, cluster: Cluster, a_topic:
     roles = tmp_path / "roles.toml"
     roles.write_text('[[role]]\nname="v"\nusers=["viewer"]\ncan=["viewer"]\n')
     who = {"X-Forwarded-User": "viewer"}
-    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}", "mask=$.secret") as limited:
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, PATIENT, f"roles-file={roles}", "mask=$.secret") as limited:
+        wait_for_both(limited, a_topic, "viewer")
         page = limited.http("GET", f"/message?{urlencode(place)}", headers=who).body.decode()
         assert "Published" in page
         assert "0af7" not in page

@@ -7,7 +7,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 needs_module("jinja2")
@@ -27,7 +27,7 @@ def test_a_node_that_loses_its_store_and_then_its_machine(tmp_path: Path) -> Non
             "broadcast-address=127.0.0.1",
             f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}",
         )
-        admin = Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", "sample-interval=300ms")
+        admin = Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", "sample-interval=300ms", PATIENT)
         lost = Nsqd(tmp_path / "a", *options)
         with lost, admin:
 
@@ -49,7 +49,7 @@ def test_a_node_that_loses_its_store_and_then_its_machine(tmp_path: Path) -> Non
             shared.rename(tmp_path / "away")
             lost.post("/pub?topic=bills", b"three")
             eventually(lambda: "D28" in findings())
-            assert "D16" not in findings()
+            eventually(lambda: "D16" not in findings())  # a busy machine may be slow to answer for a moment
             assert "Store away" in page("/nodes")
             (tmp_path / "away").rename(shared)
             eventually(lambda: "D28" not in findings() and ">complete" in page("/nodes"))
@@ -78,13 +78,14 @@ def test_a_standby_that_is_listed_is_shown_as_one_and_gets_no_messages(tmp_path:
         standby.start_waiting()
         try:
             names = [f"127.0.0.1:{it.http_address[1]}" for it in (standby, owner)]
-            with Nsqadmin(*(f"nsqd-http-address={it}" for it in names), "sample-interval=300ms") as admin:
+            with Nsqadmin(*(f"nsqd-http-address={it}" for it in names), "sample-interval=300ms", PATIENT) as admin:
 
                 def copies() -> dict[str, Any]:
                     return {it["address"]: it["remote"] for it in admin.json("GET", "/api/v2/nodes").json["nodes"]}
 
-                assert [copies()[it]["state"] for it in names] == ["standby", "owner"]
-                assert admin.json("GET", "/api/v2/diagnose").json["findings"] == []
+                # On a busy machine a node may take more than the second that a sample waits, and then it is said to be slow.
+                eventually(lambda: [(copies()[it] or {}).get("state") for it in names] == ["standby", "owner"])
+                eventually(lambda: admin.json("GET", "/api/v2/diagnose").json["findings"] == [])
                 assert admin.json("GET", "/api/v2/health").json["unanswered"] == []
                 assert "Standby" in admin.http("GET", "/nodes").body.decode()
                 eventually(lambda: copies()[names[1]]["standbys"] == [names[0]])

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.support.cluster import name_of
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -69,7 +69,15 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Nsq
 
 
 @pytest.fixture
-def cluster(daemons: tuple[list[Nsqd], Nsqlookupd]) -> Iterator[Cluster]:
+def patience() -> str:
+    return PATIENT
+
+
+a_node_hangs = pytest.mark.parametrize("patience", ["http-client-request-timeout=5s"], ids=[""])
+
+
+@pytest.fixture
+def cluster(daemons: tuple[list[Nsqd], Nsqlookupd], patience: str) -> Iterator[Cluster]:
     """Return the nodes with 40 orders each that nobody bills, and an nsqadmin of the test's own."""
     nodes, lookupd = daemons
     for node in nodes:
@@ -78,7 +86,7 @@ def cluster(daemons: tuple[list[Nsqd], Nsqlookupd]) -> Iterator[Cluster]:
         for start in range(0, len(BODIES), 5):  # each time more than fits into a file of the forgetful node
             node.post("/mpub?topic=orders", b"\n".join(BODIES[start : start + 5]))
     eventually(lambda: len(lookupd.producers("orders")) == 3)
-    quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=5s")
+    quick = ("sample-interval=300ms", "discovery-interval=300ms", patience)
     try:
         with Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick) as admin:
             it = Cluster(nodes, admin, lookupd)
@@ -165,6 +173,7 @@ def test_a_deletion_and_its_undo_are_one_entry_of_activity_each(cluster: Cluster
     assert [it["what"] for it in activity] == ["restore_channel", "delete_channel"]
 
 
+@a_node_hangs
 def test_a_node_that_is_silent_at_the_undo_is_named_and_done_by_a_retry(cluster: Cluster) -> None:
     silent = cluster.names[1]
     receipt = cluster.post("empty_channel", CHANNEL)
@@ -182,6 +191,7 @@ def test_a_node_that_is_silent_at_the_undo_is_named_and_done_by_a_retry(cluster:
     assert consumed(cluster.nodes[1]) == Counter(BODIES)
 
 
+@a_node_hangs
 def test_a_node_that_was_silent_at_the_action_has_lost_nothing_and_is_not_named(cluster: Cluster) -> None:
     cluster.nodes[1].send_signal(signal.SIGSTOP)
     try:
@@ -220,7 +230,7 @@ def test_an_undo_needs_the_right_of_the_action(cluster: Cluster, tmp_path: Path)
         '[[role]]\nname="a"\nusers=["ana"]\ncan=["admin"]\n[[role]]\nname="b"\nusers=["bob"]\ncan=["operator"]\n'
     )
     options = (f"lookupd-http-address=127.0.0.1:{cluster.lookupd.http_address[1]}", f"roles-file={roles}")
-    with Nsqadmin(*options, "sample-interval=300ms") as admin:
+    with Nsqadmin(*options, "sample-interval=300ms", PATIENT) as admin:
         it = Cluster(cluster.nodes, admin, cluster.lookupd)
         eventually(lambda: admin.json("GET", "/api/v2/health", X_Forwarded_User="ana").json["totals"]["depth"] == 120)
         receipt = it.post("empty_channel", CHANNEL, user="ana")

@@ -29,7 +29,7 @@ import pytest
 
 from tests.support.cluster import name_of
 from tests.support.json_server import JsonServer
-from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
+from tests.support.process import PATIENT, Nsqadmin, Nsqd, eventually, needs_module
 
 needs_module("starlette")
 needs_module("jinja2")
@@ -212,7 +212,7 @@ def a_world(folder: Path) -> Iterator[World]:
         good = stack.enter_context(JsonServer(directory(node, refusing))).address
         bad = stack.enter_context(JsonServer(refuse)).address
         options = [f"lookupd-http-address={good}", f"lookupd-http-address={bad}", f"roles-file={roles}"]
-        options += ["sample-interval=1s", "enable-publish"]
+        options += ["sample-interval=1s", "enable-publish", PATIENT]
         admins = {
             "plain": stack.enter_context(Nsqadmin(*options, f"audit-file={folder / 'audit'}")),
             "masked": stack.enter_context(Nsqadmin(*options, r"mask=\d{16}")),
