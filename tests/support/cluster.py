@@ -32,7 +32,7 @@ class Cluster:
             daemon.http("POST", f"/topic/delete?topic={topic}")
 
 
-def name_of(node: Nsqd) -> str:
+def name_of(node: Nsqd | Nsqlookupd) -> str:
     return f"127.0.0.1:{node.http_address[1]}"
 
 

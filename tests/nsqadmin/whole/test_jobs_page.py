@@ -648,6 +648,7 @@ def test_each_message_of_a_channel_can_be_edited_from_its_details(shop: Shop, qu
             client.messages(1)
         link = re.search(r'<a href="([^"]+)" data-detail', shop.text(f"/topics/{queue}/jobs?tab={tab}"))
         assert link is not None
+        eventually(lambda: shop.shows(link[1], "/actions/edit?"))  # the history has a message a moment after it came
         assert "The copy gets a new message id" in edit_form(shop, shop.text(link[1]))
 
 
