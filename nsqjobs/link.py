@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 from weakref import ref
@@ -178,7 +178,8 @@ class Subscription:
         self._token = token
         self._wake = wake
         # May contain messages already lost or given back; `take` skips those. None is a wake-up.
-        self._arrived: SimpleQueue[HeldMessage | None] = SimpleQueue()
+        # It is no SimpleQueue because CPython 3.11's may wait for ever if it is asked to wait for a few microseconds.
+        self._arrived: Queue[HeldMessage | None] = Queue()
         self._consumer: Consumer | None = None
         self._is_stopped = False
         self._error: NSQError | None = None

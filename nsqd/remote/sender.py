@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
-from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -55,7 +55,10 @@ class Sender:
         self._threads: list[Thread] = []
         self._lead = Lock()
         self._leads_until = inf  # when the leader looks for work by itself; inf while it is about to find out
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        # Held while there is nothing new, and released to wake the leader. A `SimpleQueue` would not do: CPython 3.11's may
+        # wait for ever if it is asked to wait for a few microseconds.
+        self._asleep = Lock()
+        self._asleep.acquire()
         self._is_closed = False
         self._starting = Lock()
         self._followers = 0  # threads that wait for the lead, or have it
@@ -68,11 +71,11 @@ class Sender:
     def close(self) -> None:
         """Have the threads end, each after the request that it has sent. Don't wait for them: the store may hang."""
         self._is_closed = True
-        for _ in self._threads:
-            self._wake()
+        self._wake()  # the leader; the others see it when they lead
 
     def _wake(self) -> None:
-        self._wakes.put(None)
+        with suppress(RuntimeError):  # it was woken, and hasn't looked yet
+            self._asleep.release()
 
     def _start_thread(self) -> None:
         with self._starting:
@@ -136,10 +139,7 @@ class Sender:
             self.doorbell.ring()
 
     def _sleep(self, until: float) -> None:
-        try:
-            self._wakes.get(timeout=None if until == inf else max(0.0, until - self._clock()))
-        except Empty:
-            pass
+        self._asleep.acquire(timeout=-1 if until == inf else max(0.0, until - self._clock()))
 
     def _perform(self, request: ChainRequest) -> None:
         owner = self._owner

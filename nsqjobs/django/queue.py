@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue import Empty, SimpleQueue
+import queue
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,8 +35,9 @@ class Queue:
         self._running = dict.fromkeys(bands, 0)
         self._used: set[Band] = set()
         self._prefetches = dict.fromkeys(bands, concurrency)
-        # One entry for each message at hand, and some for messages that were lost or given back.
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        # One entry for each message at hand, and some for messages that were lost or given back. See Subscription for why
+        # it is no SimpleQueue.
+        self._bell = queue.Queue[None]()
         self._subscriptions: dict[Band, Subscription] = {
             band: link.subscribe(band_topic(name, band), prefetch=concurrency, wake=self._ring) for band in bands
         }
@@ -51,7 +52,7 @@ class Queue:
                 self._share_out()  # a thread is free, and about to wait
         try:
             self._bell.get(timeout=timeout)
-        except Empty:
+        except queue.Empty:
             return None
         with self._lock:
             return self._next()

@@ -17,7 +17,7 @@ import pytest
 
 from nsqcommon.remote.operations import OpenFile, Remove, Write
 from nsqcommon.remote.slot import Claimant
-from nsqd.remote.chain import MOST_REQUESTS
+from nsqd.remote.chain import MOST_REQUESTS, ChainRequest
 from nsqd.remote.claim import Claim, Claimed
 from nsqd.remote.claiming import claim_name
 from nsqd.remote.object_store import Created, ObjectStore, OnUnknown, StoreFault, StoreFaultKind, ignore
@@ -28,6 +28,7 @@ from nsqd.remote.sender import Sender
 from nsqd.remote.stores.folder import FolderStore
 from tests.nsqd.remote.shelf import first_writer, writer
 from tests.support.object_stores import MemoryStore, Objects
+from tests.support.process import eventually
 
 LIMIT: Final = 30.0  # seconds until a test gives up waiting
 
@@ -257,6 +258,30 @@ def test_a_store_that_fails_and_loses_answers_gets_everything_once_and_in_order(
                 node.wait_for_confirmation()
         node.wait_for_confirmation()
         assert content_in(in_memory(objects=objects)) == node.written
+
+
+class NearlyDue(Owner):
+    """Always has something to do at once, but for a fraction of a microsecond, and hears of something new now and then."""
+
+    asked = 0
+
+    def next_request(self, now: float) -> ChainRequest | float:
+        self.asked += 1
+        if self.asked % 2:
+            self.wake()
+        return now + 2e-7
+
+
+def test_who_sleeps_for_a_microsecond_wakes_up() -> None:
+    """A `SimpleQueue` may wait for ever instead, if the time is over while it looks whether it has to wait."""
+    open_store = in_memory()
+    owner = NearlyDue(claimed_by("a", open_store), Pacing(interval=0.001, delay=0.02))
+    sender = Sender(owner, open_store, depth=DEPTH, clock=lambda: 0.0)
+    sender.start()
+    try:
+        eventually(lambda: owner.asked > 10_000)
+    finally:
+        sender.close()
 
 
 class Hanging(MemoryStore):
