@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ from nsqtools.archive_file import Layout
 from nsqtools.command import ToolFailed
 from nsqtools.rotation import FileNames, Rotation
 from nsqtools.topic_archive import TopicArchive
+from tests.support.folder_contents import contents_of
 
 LIMIT: Final = 100.0  # seconds for a thread to sync a file, on a machine whose disk is busy
 
@@ -112,12 +112,7 @@ class Scene:
 
     def files(self) -> dict[str, bytes]:
         """Return the text of each file. One that a thread moves away meanwhile is not among them."""
-        found = {}
-        for path in self.folder.rglob("*"):
-            with suppress(FileNotFoundError):
-                if path.is_file():
-                    found[str(path.relative_to(self.folder))] = path.read_bytes()
-        return dict(sorted(found.items()))
+        return contents_of(self.folder)
 
 
 def play(folder: Path, act: Callable[[Scene], Awaitable[None]], **settings: object) -> None:

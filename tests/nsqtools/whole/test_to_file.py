@@ -8,12 +8,12 @@ import re
 import resource
 import signal
 import socket
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import archive_kill9
+from tests.support.folder_contents import contents_of
 from tests.support.lengths import sized
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
@@ -35,12 +35,8 @@ def channel(nsqd: Nsqd, topic: str) -> tuple[int, int, int]:
 
 def texts(folder: Path) -> dict[str, bytes]:
     """Return the text of each file. One that is moved out of the folder meanwhile is not among them."""
-    found = {}
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            if path.is_file():
-                found[str(path.relative_to(folder))] = path.read_bytes()
-    return {name: gzip.decompress(data) if name.endswith(".gz") else data for name, data in sorted(found.items())}
+    found = contents_of(folder).items()
+    return {name: gzip.decompress(data) if name.endswith(".gz") else data for name, data in found}
 
 
 def test_a_message_is_finished_when_it_is_in_the_file(nsqd: Nsqd, topic: str, tmp_path: Path) -> None:
