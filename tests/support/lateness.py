@@ -36,30 +36,31 @@ def queue_seconds(pid: int) -> float:
     queued = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-            queued += int((thread / "schedstat").read_text(encoding="ascii").split()[1])
+            queued += _queued_nanoseconds(thread)
     return queued / 1e9
+
+
+def _queued_nanoseconds(task: Path) -> int:
+    return int((task / "schedstat").read_text(encoding="ascii").split()[1])
 
 
 class Lifetime:
     """How long a process goes on living, without the time for which its main thread had to wait for a processor."""
 
     def __init__(self, pid: int) -> None:
-        self._schedstat = Path(f"/proc/{pid}/schedstat")
-        self._queued = self._queued_before = self._queue_time()
+        self._task = Path(f"/proc/{pid}")  # which counts the main thread
+        self._queued = self._queued_before = _queued_nanoseconds(self._task)
         self._seen = self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        return self._seen - self._began - (self._queued - self._queued_before)
+        return self._seen - self._began - (self._queued - self._queued_before) / 1e9
 
     def look(self) -> None:
         """Note that it is alive. Raise OSError if it isn't."""
         now = time.monotonic()  # first, because the watcher itself may lose its processor between the two
-        self._queued = self._queue_time()
+        self._queued = _queued_nanoseconds(self._task)
         self._seen = now
-
-    def _queue_time(self) -> float:
-        return int(self._schedstat.read_text(encoding="ascii").split()[1]) / 1e9
 
 
 @contextmanager

@@ -73,9 +73,7 @@ class Tasks:
     def __init__(self, tasks: Iterable[Callable[[random.Random], None]], chance: random.Random) -> None:
         self.stopping = threading.Event()
         self.violations: list[Exception] = []
-        self.broken: list[
-            Exception
-        ] = []  # how the tasks have ended that a kill has ended, or a broker that is too slow
+        self.broken: list[Exception] = []  # what has ended tasks: a kill, or a broker that is too slow
         self._threads = [
             threading.Thread(target=self._repeat, args=(task, random.Random(chance.random())), daemon=True)
             for task in tasks
