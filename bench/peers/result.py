@@ -134,7 +134,7 @@ class Result:
         ]
 
     def beside_limit(self) -> Group | None:
-        """Return a table of the physical limit and, behind it, ours with the same promise. None: it wasn't measured."""
+        """Return a table of the physical limit, and then ours with the same promise. None: it wasn't measured."""
         limit = next((peer for peer in self.peers if peer.is_limit), None)
         if limit is None:
             return None
