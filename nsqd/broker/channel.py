@@ -610,8 +610,8 @@ class Channel:
         groups.begin(now)
         self.wake_at(now if groups.is_behind else groups.put_off_until)
         room = self._allowed(sum([max(0, consumer.room) for consumer in self.consumers]), now)
-        if not room:
-            return 0
+        if not (room or (groups.shares and self.consumers)):
+            return 0  # with shares, we go on sorting: consumers may need an hour for what they have
         if is_getting_ahead := self._learn_groups(groups):
             self.wake_at(now)
         if groups.must_learn_first(is_getting_ahead=is_getting_ahead):
@@ -623,6 +623,8 @@ class Channel:
             self._count("nsq-group ignored", groups.ignored)
             groups.ignored = 0
         groups.look_beyond()
+        if not room:
+            return 0
         if groups.sorts and not groups.has_sorted_all:
             return min(groups.available, _DELIVERED_WHILE_SORTING)
         return groups.available

@@ -1210,6 +1210,34 @@ def test_fast_consumers_get_no_backlog_in_the_order_of_the_log() -> None:
     assert before < 5000
 
 
+def test_messages_are_sorted_while_all_consumers_are_busy() -> None:
+    """Otherwise each of their slow answers would only sort some, and other groups would wait for many of these answers."""
+    it = Grouped(**SHARE)
+    client = it.consumer(1)
+    it.publish("a")
+    assert it.got(client) == "a"
+    it.publish(many("a", 9000))
+    it.publish("b1")
+    for _ in range(10):
+        it.node.pass_time(0)
+    assert it.got(client) == ""
+    assert [it.finish(client, "a"), it.finish(client, "a0")] == ["a0", "b1"]
+
+
+@pytest.mark.parametrize("limit", [{"max_in_flight": 1}, {"max_rate": 1.0}])
+def test_messages_are_sorted_while_the_policy_allows_no_delivery(limit: dict[str, Any]) -> None:
+    it = Grouped(**SHARE, **limit)
+    client = it.consumer(10)
+    it.publish("a")
+    assert it.got(client) == "a"
+    it.publish(many("a", 9000))
+    it.publish("b1")
+    for _ in range(10):
+        it.node.pass_time(0)
+    assert it.got(client) == ""
+    assert it.real.ledger.held.total == 9001
+
+
 def test_channels_share_what_is_sorted_in_a_turn() -> None:
     it = Grouped(**SHARE)
     it.node.store.memory_capacity = None
