@@ -58,43 +58,14 @@ def lines(path: Path) -> list[str]:
 
 
 def test_tests_are_collected_once_and_run_in_each_worker(run: Run, pytester: pytest.Pytester) -> None:
-    done = run(BOTH)
-    done.assert_outcomes(passed=2)
-    collector = lines(pytester.path / "imports")
-    workers = [line.split() for line in lines(pytester.path / "runs")]
-    assert len(collector) == 1
-    assert {name for _, name in workers} == {"gw0", "gw1"}
-    assert len({pid for pid, _ in workers} | {*collector}) == 3
-    done.stdout.fnmatch_lines_random(["said gw0", "said gw1"])
-
-
-def test_what_is_wrong_while_collecting_is_reported_as_by_workers_that_collect(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "import warnings\nwarnings.simplefilter('default')\nwarnings.warn('careful')\nimport missing\n"
-    done = run(text)
-    done.stdout.fnmatch_lines(["*No module named 'missing'*", "*UserWarning: careful*"])
-    monkeypatch.setenv("NSQ_REAL_STARTS", "1")
-    real = run(text)
-    assert done.ret == real.ret
-    assert done.parseoutcomes() == real.parseoutcomes()
-
-
-def test_a_test_that_fails_is_reported(run: Run) -> None:
-    done = run("def test_it():\n    one = 1\n    assert one == 2\n")
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*assert 1 == 2*"])
-
-
-def test_what_a_fixture_says_or_takes_long_for_is_reported_and_nothing_else_of_it(run: Run) -> None:
+    """What a fixture says or takes long for, and a test that fails, are reported, too, and nothing else of fixtures."""
     count = """
 def pytest_runtest_logreport(report):
     if hasattr(report, "node"):
         took = "long" if report.duration >= 0.05 else ""
         print("reported", report.nodeid.rpartition("::")[2], report.when, took)
 """
-    fixtures = """
+    others = """
 import time
 @pytest.fixture
 def says():
@@ -111,19 +82,42 @@ def fails():
 def test_quick(number): pass
 def test_says(says): pass
 def test_slow(slow): pass
-def test_fails(fails): pass
+def test_torn(fails): pass
+def test_fails():
+    one = 1
+    assert one == 2
 """
-    done = run(fixtures, count)
-    done.assert_outcomes(passed=23, errors=1)
-    lines = [it.partition("reported ")[2] for it in done.outlines if "reported " in it]
-    reported = [it.removesuffix("long").strip() for it in lines]
+    done = run(BOTH.replace("range(2)", "range(8)") + others, count)  # of so many, each worker gets four first
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.assert_outcomes(passed=31, failed=1, errors=1)
+    collector = lines(pytester.path / "imports")
+    workers = [line.split() for line in lines(pytester.path / "runs")]
+    assert len(collector) == 1
+    assert {name for _, name in workers} == {"gw0", "gw1"}
+    assert len({pid for pid, _ in workers} | {*collector}) == 3
+    done.stdout.fnmatch_lines_random(["said gw0", "said gw1", "*assert 1 == 2*"])
+
+    told = [it.partition("reported ")[2] for it in done.outlines if "reported " in it]
+    reported = [it.removesuffix("long").strip() for it in told]
     # On a busy machine, to do nothing may take long, too.
-    quick = [it for it in lines if it.startswith("test_quick") and not ("call" not in it and it.endswith("long"))]
+    quick = [it for it in told if it.startswith("test_quick") and not ("call" not in it and it.endswith("long"))]
     of_quick = Counter(it.split()[1] for it in quick)
     assert of_quick["call"] == 20
     assert max(of_quick["setup"], of_quick["teardown"]) <= 2, "pytest prints something before each worker's first test"
-    assert {"test_says teardown", "test_slow setup", "test_fails teardown"} <= {*reported}
+    assert {"test_says teardown", "test_slow setup", "test_torn teardown"} <= {*reported}
     done.stdout.fnmatch_lines_random(["good bye", "*assert 'torn' == 'down'*"])
+
+
+def test_what_is_wrong_while_collecting_is_reported_as_by_workers_that_collect(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import warnings\nwarnings.simplefilter('default')\nwarnings.warn('careful')\nimport missing\n"
+    done = run(text)
+    done.stdout.fnmatch_lines(["*No module named 'missing'*", "*UserWarning: careful*"])
+    monkeypatch.setenv("NSQ_REAL_STARTS", "1")
+    real = run(text)
+    assert done.ret == real.ret
+    assert done.parseoutcomes() == real.parseoutcomes()
 
 
 def test_a_worker_that_crashes_is_replaced_by_another_fork(run: Run, pytester: pytest.Pytester) -> None:
