@@ -32,7 +32,7 @@ shifts.observe({type: 'layout-shift', buffered: true});
 window.shifted = () => { add(shifts.takeRecords()); return shifted; };
 window.moved = 0;
 new MutationObserver((list) => {
-  if (list.some((it) => it.target.closest?.('[data-k], .verdict'))) window.moved += 1;
+  if (list.some((it) => it.target.closest?.('[data-k], .verdict, .chart .key'))) window.moved += 1;
 }).observe(document.body, {childList: true, subtree: true});
 """
     + HEAR

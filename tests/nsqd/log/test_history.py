@@ -17,6 +17,7 @@ from nsqd.log.record import INDEX_INTERVAL
 from nsqd.log.segment import INDEX_SUFFIX
 from tests.nsqd.log.batches import make_batch
 from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened
+from tests.support.open_files import open_files
 
 CHUNK = 1000
 
@@ -383,10 +384,10 @@ def test_files_are_closed_whatever_happens(tmp_path: Path) -> None:
         third = store.segments()[2].name
         files.fails_for = lambda name: name == third
         files.fail("open to read", errno.EMFILE)
-        before = len(list(Path("/proc/self/fd").iterdir()))
+        before = open_files(tmp_path)
         with pytest.raises(OSError, match="Too many open files"):
             past(store).open(0, 12, CHUNK)
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert open_files(tmp_path) == before
 
 
 def test_every_byte_of_a_segment_flipped(tmp_path: Path) -> None:

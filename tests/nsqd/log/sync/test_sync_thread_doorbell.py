@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ def test_nobody_waits_at_a_bell_that_is_not_answered(doorbell: Doorbell) -> None
 
 
 def test_it_leaves_no_descriptor_behind() -> None:
+    gc.collect()  # of what tests before have left
     before = os.listdir("/proc/self/fd")
     for kind in (EventfdDoorbell, PipeDoorbell):
         kind().close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -23,6 +22,7 @@ from pyspark_nsq.tables import sink
 from pyspark_nsq.tables.files import PartitionedWriter
 from pyspark_nsq.tables.sink import BadTable, Overtaken, TableStreamWriter, TableWriter, Target, Written, turn_of
 from tests.support.commits import delay_a_commit, lose_an_answer
+from tests.support.open_files import open_files
 
 SCHEMA = pa.schema([("hour", pa.int32()), ("body", pa.binary())])
 
@@ -160,14 +160,6 @@ def test_of_two_drivers_with_the_same_batch_and_a_new_field_one_adds_it(
         writer.commit([*tasks], 1)
     writer.commit([written(tmp_path, more)], 1)
     assert landed(tmp_path) == [1, 2]
-
-
-def open_files(folder: Path) -> int:
-    found = 0
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # one of them was the listing's own, which is closed
-            found += os.readlink(link).startswith(str(folder))
-    return found
 
 
 def test_rows_of_very_many_hours_are_written_with_few_files_open(
