@@ -43,6 +43,8 @@ def test_it(number, tmp_path, worker_id):
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     with_plugins(monkeypatch, "xdist.plugin")
     monkeypatch.delenv("NSQ_REAL_STARTS", raising=False)
+    # In a new folder, Hypothesis takes a second to find out what it needs to know of Unicode.
+    monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".hypothesis"))
     pytester.makeini(f"[pytest]\npythonpath = {ROOT}\naddopts = --import-mode=importlib\nfilterwarnings = error")
 
     def run(text: str, conftest: str = "") -> pytest.RunResult:
