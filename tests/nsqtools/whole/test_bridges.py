@@ -84,7 +84,7 @@ def test_headers_that_are_given_win(nsqd: Nsqd, topic: str) -> None:
     given = ("--header=user-agent: me", "--header=content-type: text/x")
     with HttpSink() as sink, to_http(nsqd, topic, f"--post={sink.url}", *given):
         all_done(nsqd, topic)
-        # The port may have been that of a node which has ended, and which somebody still asks.
+        # The port may have been that of a daemon which has ended, and which somebody still asks.
         (request,) = (it for it in sink.requests if it.body == b"x")
         assert request.headers["user-agent"] == "me"
         assert request.headers["content-type"] == "text/x"
