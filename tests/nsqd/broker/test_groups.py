@@ -1210,24 +1210,15 @@ def test_fast_consumers_get_no_backlog_in_the_order_of_the_log() -> None:
     assert before < 5000
 
 
-def test_messages_are_sorted_while_all_consumers_are_busy() -> None:
-    """Otherwise each of their slow answers would only sort some, and other groups would wait for many of these answers."""
-    it = Grouped(**SHARE)
-    client = it.consumer(1)
-    it.publish("a")
-    assert it.got(client) == "a"
-    it.publish(many("a", 9000))
-    it.publish("b1")
-    for _ in range(10):
-        it.node.pass_time(0)
-    assert it.got(client) == ""
-    assert [it.finish(client, "a"), it.finish(client, "a0")] == ["a0", "b1"]
-
-
-@pytest.mark.parametrize("limit", [{"max_in_flight": 1}, {"max_rate": 1.0}])
-def test_messages_are_sorted_while_the_policy_allows_no_delivery(limit: dict[str, Any]) -> None:
-    it = Grouped(**SHARE, **limit)
-    client = it.consumer(10)
+@pytest.mark.parametrize(
+    ("limits", "ready"),
+    [({}, 1), ({"max_in_flight": 1}, 10), ({"max_rate": 1.0}, 10)],
+    ids=["busy consumer", "max_in_flight", "max_rate"],
+)
+def test_messages_are_sorted_while_none_can_be_delivered(limits: dict[str, Any], ready: int) -> None:
+    """Otherwise each slow answer would sort only some, and other groups would wait for many of these answers."""
+    it = Grouped(**SHARE, **limits)
+    client = it.consumer(ready)
     it.publish("a")
     assert it.got(client) == "a"
     it.publish(many("a", 9000))
@@ -1236,6 +1227,11 @@ def test_messages_are_sorted_while_the_policy_allows_no_delivery(limit: dict[str
         it.node.pass_time(0)
     assert it.got(client) == ""
     assert it.real.ledger.held.total == 9001
+    client.say(fin(it.ids["a"]))
+    it.node.pass_time(1)
+    client.say(fin(it.ids["a0"]) if it.got(client) == "a0" else b"")
+    it.node.pass_time(1)
+    assert it.got(client) == "b1"
 
 
 def test_channels_share_what_is_sorted_in_a_turn() -> None:
