@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         last = f"{' '.join(results[-1].arguments)} of what commit {results[-1].product} made"
         print(f"test-flakes: {options.results} has runs of {last}; name another file with --results", file=sys.stderr)
         return OTHER_RUNS
-    seed = results[0].seed if results else options.seed
+    seed = results[0].seed - results[0].number if results else options.seed
     options.results.parent.mkdir(parents=True, exist_ok=True)
     known = {it.number for it in results}
     part = options.part

@@ -75,6 +75,7 @@ def test_parts_that_run_at_the_same_time_leave_those_that_want_to_be_alone(tmp_p
     for part in ("2/3", "1/3", "3/3"):
         flakes.main(["10", results, f"--part={part}"])
     assert [it.number for it in ran] == [1, 4, 0, 3, 2, 5]
+    assert all(it.seed == it.number + 1 for it in ran), "whichever part was the first to end a run"
     assert all(it.busy for it in ran)
     assert [it.part for it in read(tmp_path / "results")] == ["2/3", "2/3", "1/3", "1/3", "3/3", "3/3"]
     flakes.main(["10", results])
