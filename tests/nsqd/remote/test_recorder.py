@@ -46,6 +46,13 @@ def test_appends_are_recorded_with_their_bytes_and_a_number_for_the_file(tmp_pat
     assert recording.changes[2].data == b"onetwo"
 
 
+def test_a_file_that_is_closed_while_another_one_is_open_has_its_own_number(tmp_path: Path) -> None:
+    recording = Recording(tmp_path)
+    first, _ = (recording.files.open_to_write(tmp_path / name) for name in ("a.log", "b.log"))
+    recording.files.close(first)
+    assert recording.operations == [OpenFile(1, "a.log"), OpenFile(2, "b.log"), Closed(1)]
+
+
 def test_large_buffers_are_recorded_without_a_copy(tmp_path: Path) -> None:
     recording = Recording(tmp_path)
     descriptor = recording.files.open_to_write(tmp_path / "a.log")

@@ -148,7 +148,7 @@ class HangsAtFirst(MemoryStore):
 def test_requests_that_hang_after_their_slots_were_stored_leave_threads_for_others() -> None:
     with running(in_memory(HangsAtFirst), depth=1) as node:
         try:
-            for number in range(6):
+            for number in range(2 * MOST_REQUESTS):
                 node.append(b"%d" % number)
                 node.wait_for_confirmation()
         finally:
