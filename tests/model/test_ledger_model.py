@@ -446,3 +446,14 @@ def test_a_message_that_a_seek_brought_back_may_come_again_after_a_crash() -> No
     machine.crash(snapshot=False)
     machine.each_message_is_where_the_verbs_have_put_it()
     assert machine.at(Place.WAITING) == [max(machine.places)]
+
+
+def test_what_fails_again_and_again_keeps_its_count_of_attempts() -> None:
+    machine = LedgerMachine()
+    machine.begin(deliveries=4)
+    for _ in range(3):
+        machine.retry(which=set(range(40)), later=False, told=True)
+        while machine.ledger.retries:
+            machine.take_retries(most=5)
+        machine.each_message_is_where_the_verbs_have_put_it()
+    assert set(machine.attempts.values()) == {4}
