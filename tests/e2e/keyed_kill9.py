@@ -32,6 +32,7 @@ TASKS: Final = 20
 MOST: Final = 600  # messages before a kill; an idle machine takes 0.3 s for them
 _PIECE: Final = 16 * 1024
 _LONGEST: Final = 20_000  # bytes until a connection is cut: some hundred messages
+_END: Final = b"the end"
 
 
 class CuttingProxy:
@@ -207,17 +208,27 @@ def run(folder: Path, *, kills: int, cuts: int, seed: int, colour: str, tell: Ca
         return _compared(nsqd, publishers, seed)
 
 
-def _compared(nsqd: Nsqd, publishers: Publishers, seed: int) -> str:
+def _all_stored(nsqd: Nsqd) -> Counter[bytes]:
+    """Count what is in the topic's log up to a message that is published now: only what is synced can be read."""
     stored: Counter[bytes] = Counter()
     place = 0
-    while True:
+
+    def read_on() -> bool:
+        nonlocal place
         answer = nsqd.http("GET", f"/topic/read?topic=t&from={place}&to={place + 50_000}")
         lines = [json.loads(line) for line in answer.body.splitlines()]
         assert not [line for line in lines if "gap" in line]
         stored.update(line["body"].encode() for line in lines if "body" in line)
-        if lines[-1]["next"] == place:
-            break
         place = lines[-1]["next"]
+        return _END in stored
+
+    nsqd.post("/pub?topic=t", _END)
+    eventually(read_on, 120)
+    return stored
+
+
+def _compared(nsqd: Nsqd, publishers: Publishers, seed: int) -> str:
+    stored = _all_stored(nsqd)
     lost = [body for body in publishers.published if body not in stored]
     doubled = [body for body, count in stored.items() if count > 1]
     again = [body for body in publishers.cancelled if body + b" again" in stored]
