@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,6 +137,19 @@ def test_it_is_polled_and_waited_for_in_time() -> None:
         it.kill()
         assert it.wait(30) == -signal.SIGKILL
         assert it.poll() == -signal.SIGKILL
+
+
+def test_it_is_polled_by_a_process_that_has_many_files_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        with ExitStack() as stack:
+            for _ in range(1024):
+                stack.enter_context(open(os.devnull, encoding="utf-8"))
+            lookupd = stack.enter_context(Nsqlookupd())
+            assert lookupd.stop() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def parent_of(daemon: Nsqd | Nsqlookupd | Workers) -> int:

@@ -163,7 +163,7 @@ class Popen(subprocess.Popen[AnyStr]):
         if self._status is None:
             found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
             return found
-        if wait_flags & os.WNOHANG and not select.select([self._status], (), (), 0)[0]:
+        if wait_flags & os.WNOHANG and not _is_readable(self._status):
             return 0, 0
         data = self._status.recv(NUMBER.size)
         self._status.close()
@@ -185,6 +185,12 @@ class Popen(subprocess.Popen[AnyStr]):
             finally:
                 self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    poll = select.poll()  # `select.select` knows the first 1,024 descriptors only
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def run(
