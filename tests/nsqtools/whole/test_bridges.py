@@ -26,8 +26,9 @@ QUICK = (
 def prepare(nsqd: Nsqd, topic: str, *bodies: bytes, channel: str = "c") -> None:
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+    publisher = nsqd.connect()
     for body in bodies:
-        nsqd.connect().publish(topic, body)
+        publisher.publish(topic, body)
 
 
 def to_http(nsqd: Nsqd, topic: str, *arguments: str) -> Tool:
