@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,6 +181,8 @@ def test_a_lane_that_is_at_another_address_now_is_read_there(nsqd: Nsqd, other: 
 def thawed() -> Iterator[None]:
     """Run the test as in a new process, in which nothing is frozen. Afterwards everything is, as in other tests."""
     gc.unfreeze()
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # what other tests have left open isn't the matter here
     freeze_imports.cache_clear()
     yield
     gc.freeze()
