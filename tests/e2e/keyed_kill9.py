@@ -8,7 +8,6 @@ stored once. Reminders that are cancelled and set again under the same key are s
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import socket
 import sys
@@ -27,12 +26,12 @@ import nsqclient
 from nsqclient import aio
 from scripts.command_line import option, read_options
 from tests.support.process import Nsqd, SteadyNsqd, eventually
+from tests.support.stored import stored_bodies
 
 TASKS: Final = 20
 MOST: Final = 600  # messages before a kill; an idle machine takes 0.3 s for them
 _PIECE: Final = 16 * 1024
 _LONGEST: Final = 20_000  # bytes until a connection is cut: some hundred messages
-_END: Final = b"the end"
 
 
 class CuttingProxy:
@@ -208,27 +207,8 @@ def run(folder: Path, *, kills: int, cuts: int, seed: int, colour: str, tell: Ca
         return _compared(nsqd, publishers, seed)
 
 
-def _all_stored(nsqd: Nsqd) -> Counter[bytes]:
-    """Count what is in the topic's log up to a message that is published now: only what is synced can be read."""
-    stored: Counter[bytes] = Counter()
-    place = 0
-
-    def read_on() -> bool:
-        nonlocal place
-        answer = nsqd.http("GET", f"/topic/read?topic=t&from={place}&to={place + 50_000}")
-        lines = [json.loads(line) for line in answer.body.splitlines()]
-        assert not [line for line in lines if "gap" in line]
-        stored.update(line["body"].encode() for line in lines if "body" in line)
-        place = lines[-1]["next"]
-        return _END in stored
-
-    nsqd.post("/pub?topic=t", _END)
-    eventually(read_on, 120)
-    return stored
-
-
 def _compared(nsqd: Nsqd, publishers: Publishers, seed: int) -> str:
-    stored = _all_stored(nsqd)
+    stored = Counter(stored_bodies(nsqd, "t"))
     lost = [body for body in publishers.published if body not in stored]
     doubled = [body for body, count in stored.items() if count > 1]
     again = [body for body in publishers.cancelled if body + b" again" in stored]

@@ -12,7 +12,6 @@ It fails if a publish fails, or if the logs of the nsqds lack a message or have 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 import threading
@@ -31,13 +30,12 @@ from bench.ports import take_port
 from nsqclient import aio
 from scripts.command_line import option, read_options
 from tests.support.process import Nsqd, Nsqlookupd, eventually
+from tests.support.stored import stored_bodies
 
 TASKS: Final = 100
 _LOOK: Final = 0.05  # seconds between two looks at who publishes where
 _WINDOW: Final = 10  # looks over which a share is measured
 _ENOUGH: Final = 0.7  # of an equal share
-_PIECE: Final = 50_000
-_END: Final = b"end"
 
 
 @dataclass
@@ -256,7 +254,8 @@ def _summary(cluster: Cluster, slowest: float, tell: Callable[[str], object]) ->
     assert not load.failures, f"{len(load.failures)} publishes failed: {load.failures[:3]}"
     stored = bytearray(len(load.published))
     for node in cluster.nodes:
-        _count(node, stored)
+        for body in stored_bodies(node, "t"):
+            stored[int(body)] += 1
     missing = [at for at, (said, there) in enumerate(zip(load.published, stored, strict=True)) if said and not there]
     lost = len(missing)
     doubled = sum(1 for there in stored if there > 1)
@@ -280,25 +279,6 @@ def _summary(cluster: Cluster, slowest: float, tell: Callable[[str], object]) ->
     assert not doubled, summary
     assert p99 < slowest, summary
     return summary
-
-
-def _count(node: Nsqd, stored: bytearray) -> None:
-    """Count the messages of a node's log, up to one that is published now: only what is synced can be read."""
-    node.post("/pub?topic=t", _END)
-    place, deadline = 0, time.monotonic() + 60
-    while True:
-        answer = node.http("GET", f"/topic/read?topic=t&from={place}&to={place + _PIECE}", timeout=60)
-        lines = answer.body.splitlines()
-        for line in lines[:-1]:
-            found = json.loads(line)
-            assert "gap" not in found, found
-            if found["body"] == _END.decode():
-                return
-            stored[int(found["body"])] += 1
-        if (end := json.loads(lines[-1])["next"]) == place:
-            assert time.monotonic() < deadline, "messages are not synced"
-            time.sleep(0.05)
-        place = end
 
 
 @dataclass(frozen=True, kw_only=True)
