@@ -1,16 +1,32 @@
-"""Which files a process has open, without those that tests before have left to the garbage collector."""
+"""How many files our process may open, and which ones of a test are open."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 def open_files(folder: Path) -> int:
-    """Return how many files in this folder our process has open."""
+    """Return how many files in this folder our process has open.
+
+    Earlier tests leave files of their own folders to the garbage collector.
+    """
     found = 0
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # one of them was the listing's own, which is closed
             found += os.readlink(link).startswith(f"{folder}/")
     return found
+
+
+@contextmanager
+def many_files() -> Iterator[None]:
+    """Raise the limit of open files as far as the system allows."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))

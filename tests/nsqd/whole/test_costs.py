@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from nsqcommon.wire.commands import dpub, pub, sub
 from tests.support.brokers import StartNsqd
 from tests.support.client import Client
 from tests.support.lengths import sized
+from tests.support.open_files import many_files
 from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.slow
@@ -26,11 +26,8 @@ TOPICS = sized(short=1_000, long=2_000)
 
 @pytest.fixture
 def _many_files() -> Iterator[None]:
-    """Raise the limit of open files as far as the system allows."""
-    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+    with many_files():
+        yield
 
 
 def cpu_while_idle(nsqd: Nsqd, seconds: float) -> float:
