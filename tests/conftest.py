@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Two runs that end together remove the same old folders.
+    # Two pytest runs that end at the same time remove the same old folders.
     config.addinivalue_line("filterwarnings", "ignore:.rm_rf. error removing:pytest.PytestWarning")
     if not hasattr(config, "workerinput"):  # xdist's workers report to the process that has started them
         config.pluginmanager.register(SkipReport(config.getoption("skips")))

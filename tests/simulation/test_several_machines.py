@@ -14,8 +14,8 @@ from tests.support.lengths import IS_LONG, sized
 
 SEEDS: Final[Sequence[int]] = sized(short=range(6), long=range(400))
 MOST_LIVES: Final = 300  # in which a planted bug has to be found
-# A life that finds each planted bug, so that the short form has it. When lives have changed, and a bug isn't
-# found any more, run the long form of this file: its error says which life finds the bug now.
+# A life that finds each planted bug, so that the short form finds all of them. When lives have
+# changed, and a bug isn't found any more, run the long form of this file: its error says which life finds the bug now.
 FINDS: Final = {
     "an OK comes before those of the slots ahead of it": 7,
     "an OK does not wait for the end of the run before": 27,

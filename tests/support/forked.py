@@ -188,7 +188,7 @@ class Popen(subprocess.Popen[AnyStr]):
 
 
 def _is_readable(connection: socket.socket) -> bool:
-    poll = select.poll()  # `select.select` knows the first 1,024 descriptors only
+    poll = select.poll()  # `select.select` only accepts descriptors below 1,024
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))
 

@@ -182,7 +182,7 @@ def thawed() -> Iterator[None]:
     """Run the test as in a new process, in which nothing is frozen. Afterwards everything is, as in other tests."""
     gc.unfreeze()
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        gc.collect()  # what other tests have left open isn't the matter here
+        gc.collect()  # files that other tests left open are not this test's fault
     freeze_imports.cache_clear()
     yield
     gc.freeze()
