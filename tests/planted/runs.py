@@ -26,6 +26,7 @@ from tests.support.process import ROOT
 
 LIMIT: Final = 1200.0  # seconds for a suite
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
+_HANGS: Final = re.compile(r"^Timeout \(", re.MULTILINE)  # faulthandler says so, and ends pytest
 _PASSED, _TESTS_FAILED, _INTERRUPTED = 0, 1, 2  # pytest's exit statuses; the others mean that it ran nothing
 
 
@@ -97,6 +98,8 @@ def run(task: Task, folder: Path) -> Result:
         return Result(task.name, task.suite, "missed", seconds, "")
     if status in (_TESTS_FAILED, _INTERRUPTED) and failed:
         return Result(task.name, task.suite, "found", seconds, failed[0])
+    if status == _TESTS_FAILED and _HANGS.search(text):
+        return Result(task.name, task.suite, "found", seconds, "a test that hangs")
     return Result(task.name, task.suite, "broken", seconds, f"status {status}: {text.strip().splitlines()[-1:]}")
 
 
@@ -104,7 +107,14 @@ def _pytest(arguments: Sequence[str], folder: Path) -> tuple[int, str]:
     command = (sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *arguments)
     environ = {**os.environ, "CI": "", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     with subprocess.Popen(
-        command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+        command,
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
     ) as process:
         try:
             text, _ = process.communicate(timeout=LIMIT)
