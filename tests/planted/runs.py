@@ -26,7 +26,8 @@ from tests.support.process import ROOT
 
 LIMIT: Final = 1200.0  # seconds for a suite
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
-_HANGS: Final = re.compile(r"^Timeout \(", re.MULTILINE)  # faulthandler says so, and ends pytest
+# What faulthandler says, behind the dots of tests that have passed, before it ends pytest.
+_HANGS: Final = re.compile(r"Timeout \(\d+:\d\d:\d\d\)!")
 _PASSED, _TESTS_FAILED, _INTERRUPTED = 0, 1, 2  # pytest's exit statuses; the others mean that it ran nothing
 
 

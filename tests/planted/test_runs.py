@@ -17,7 +17,15 @@ from tests.planted.table import BUGS, Bug
 from tests.support.process import ROOT
 
 PRODUCT = "def double(number):\n    return number + number\n"
-TESTS = "from product import double\n\n\ndef test_three():\n    assert double(3) == 6\n"
+TESTS = """
+from product import double
+
+def test_nothing():
+    pass
+
+def test_three():
+    assert double(3) == 6
+"""
 BUG = Bug("three times", "", "product.py", (("number + number", "number + number + number"),), ("tests",))
 HARMLESS = Bug("the other way", "", "product.py", (("return number + number", "return 2 * number"),), ("tests",))
 BROKEN = Bug("no Python", "", "product.py", (("return number + number", "return return"),), ("tests",))
