@@ -21,6 +21,7 @@ from nsqd.remote.kept_slots import SMALLEST, KeptSlots
 from nsqd.remote.object_store import OnUnknown, ignore
 from tests.nsqd.remote.machines import JOURNAL, LOG, Machine
 from tests.support.object_stores import MemoryStore, Objects
+from tests.support.open_files import descriptors
 
 KB = 1 << 10
 RUN = Run(7, "a" * 16)
@@ -144,16 +145,12 @@ def test_a_restart_keeps_nothing_of_what_its_disk_has(machine: Machine) -> None:
 
 def test_nothing_of_it_is_left_in_the_data_path(machine: Machine) -> None:
     fill(machine)
-    before = set(os.listdir("/dev/fd"))
+    before = descriptors()
     new = another(machine)
     new.start()
     assert sorted(os.listdir(new.folder)) == [JOURNAL, "node.json", "remote.json", "topics"]
-    held = [os.readlink(f"/proc/self/fd/{it}") for it in set(os.listdir("/dev/fd")) - before if _is_open(it)]
+    held = [os.readlink(f"/proc/self/fd/{it}") for it in descriptors() - before]
     assert not [it for it in held if it.endswith("(deleted)")]
-
-
-def _is_open(descriptor: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{descriptor}")
 
 
 class Spoils(Files):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from nsqd.log.sync.sync_thread import Doorbell, EventfdDoorbell, PipeDoorbell, make_doorbell
+from tests.support.open_files import descriptors
 
 
 @pytest.fixture(params=[EventfdDoorbell, PipeDoorbell])
@@ -46,12 +46,14 @@ def test_nobody_waits_at_a_bell_that_is_not_answered(doorbell: Doorbell) -> None
     assert is_readable(doorbell)
 
 
-def test_it_leaves_no_descriptor_behind() -> None:
-    gc.collect()  # of what tests before have left
-    before = os.listdir("/proc/self/fd")
-    for kind in (EventfdDoorbell, PipeDoorbell):
-        kind().close()
-    assert os.listdir("/proc/self/fd") == before
+@pytest.mark.parametrize(("kind", "count"), [(EventfdDoorbell, 1), (PipeDoorbell, 2)])
+def test_it_leaves_no_descriptor_behind(kind: type[Doorbell], count: int) -> None:
+    before = descriptors()
+    doorbell = kind()
+    its = descriptors() - before
+    doorbell.close()
+    assert len(its) == count
+    assert not its & descriptors()
 
 
 @pytest.mark.parametrize("has_eventfd", [True, False])
