@@ -22,7 +22,7 @@ from urllib.request import urlopen
 import pytest
 import trio
 
-from bench.ports import hold, usable_ports
+from bench.ports import hold, take_port, usable_ports
 from scripts.demo_cluster import CHANNELS, RESTART_PAUSE, TOPIC, Cluster, Program, Running, create_channels, first_free
 from scripts.demo_guard import MARK, Guard, marked
 from tests.support.process import ROOT, eventually
@@ -344,8 +344,8 @@ def test_an_nsqd_that_somebody_kills_during_the_start_is_waited_for(tmp_path: Pa
                 if number:  # the first time it dies
                     connection.sendall(answer)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        http_port = listener.getsockname()[1]
+    http_port = take_port()  # at one that the kernel gives, a client of whoever had it before may come back
+    with socket.create_server(("127.0.0.1", http_port)) as listener:
         nsqd = threading.Thread(target=serve, args=(listener,))
         nsqd.start()
         cluster = Cluster(tmp_path, 0, 1)
