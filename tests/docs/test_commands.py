@@ -81,7 +81,7 @@ def test_a_newcomer_s_first_hour(tmp_path: Path) -> None:
     lines = [it for page in FIRST_HOUR for it in (*lines_of(page), *lines_of_readme_program(page))]
     timeout = TIMEOUT
     if (which("java") and find_spec("pyspark")) or os.environ.get("CI"):
-        lines += [*END_OF_DEMO, *lines_of(SPARK_TUTORIAL)]
+        lines += [it for it in lines_of(SPARK_TUTORIAL) if it != DEMO]  # that of the first tutorial still runs
         timeout += SPARK_TIMEOUT
         faulthandler.cancel_dump_traceback_later()  # pytest's patience is shorter
     run_on_a_machine(lines, tmp_path, timeout)
@@ -107,13 +107,6 @@ def run_on_a_machine(lines: list[str], folder: Path, timeout: float) -> None:
 def programs_in(lines: list[str]) -> list[str]:
     found = (it for it in PROGRAMS if any(re.search(rf"(?<![\w./-]){it}(?= )", line) for line in lines))
     return [PROGRAMS[it] for it in found]
-
-
-# What a reader of "Ctrl-C in the demo's terminal stops everything" does.
-END_OF_DEMO: Final = (
-    "pkill --signal INT --full scripts.demo_cluster",
-    "while pgrep --full scripts.demo_cluster >/dev/null; do sleep 0.2; done",
-)
 
 
 def lines_of_readme_program(page: Path) -> Iterator[str]:
@@ -163,6 +156,9 @@ def commands_of(block: Block) -> Iterator[str]:
             yield f"(\n{block.commands}) &\nsleep 1; kill -0 $!"
         case _:
             yield block.commands
+
+
+DEMO: Final = "".join(commands_of(Block(1, "scripts/demo\n", Manner.BACKGROUND)))
 
 
 def test_a_command_that_fails_fails_the_page() -> None:
