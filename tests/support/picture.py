@@ -21,6 +21,7 @@ from nsqadmin.cluster.model import (
 )
 
 NOW = 1_700_000_000.0
+OF_CHANNELS = measures_of(Channel)
 
 
 def viewer(*topics: str) -> Identity:
@@ -60,7 +61,7 @@ def channel(
 ) -> Channel:
     rows = rows or (channel_node(),)
     paused = [row.paused for row in rows]
-    sums = {it.name: sum(it.read(row) for row in rows) for it in measures_of(Channel)}
+    sums = {it.name: sum(it.read(row) for row in rows) for it in OF_CHANNELS}
     flow = rates or Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0)
     known: dict[str, Any] = {
         **sums,
