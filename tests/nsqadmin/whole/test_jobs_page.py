@@ -539,7 +539,7 @@ def test_a_job_that_raised_after_its_acknowledgement_is_run_again_from_the_page_
     raised = event(State.FAILED, "mails.early", "early-1", "early", ms=5.0, outcome="finished", error="ValueError: x")
     report(one, raised)
     eventually(lambda: shop.tasks().get("mails.early", {}).get("raised") == 1)
-    eventually(lambda: shop.admin.http("GET", "/api/v2/topics/early").status == 200)  # a report may come first
+    eventually(lambda: shop.admin.http("GET", "/api/v2/topics/early/jobs").status == 200)  # a report may come first
     page = shop.text("/jobs?filter=mails.early")
     assert "+1 not buried" in page
     link = re.search(r'href="(/actions/redeliver\?[^"]*mails.early[^"]*)"', page)
