@@ -24,7 +24,8 @@ def open_files(folder: Path) -> int:
 def descriptors() -> set[str]:
     """Return the numbers of all that our process has open.
 
-    In the middle of a test that isn't what was open before it began: the garbage collector closes what others have left.
+    Compare them right before and after a call, because now and then the garbage collector closes what other tests have
+    left open.
     """
     return {it for it in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{it}")}  # not the listing's own
 
