@@ -344,7 +344,7 @@ def test_an_nsqd_that_somebody_kills_during_the_start_is_waited_for(tmp_path: Pa
                 if number:  # the first time it dies
                     connection.sendall(answer)
 
-    http_port = take_port()  # at one that the kernel gives, a client of whoever had it before may come back
+    http_port = take_port()  # a client of an earlier test may come back to one that the kernel gives
     with socket.create_server(("127.0.0.1", http_port)) as listener:
         nsqd = threading.Thread(target=serve, args=(listener,))
         nsqd.start()
