@@ -1,11 +1,14 @@
-"""What a traced producer passes on."""
+"""What a traced producer passes on, and what a traced handler's span says."""
 
 from __future__ import annotations
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
-from nsqclient import Unsupported, open_consumer, open_producer
+from nsqclient import GiveUp, Requeue, Unsupported, open_consumer, open_producer
 from nsqclient.otel import Tracing
 from nsqclient.testing import MemoryNSQD
 from tests.support.jumping import jumping
@@ -39,3 +42,20 @@ async def test_a_group_is_not_left_out_for_an_nsqd_without_headers() -> None:
         with pytest.raises(Unsupported):
             await traced.publish_many("t", [b"three"], group="ana")
         assert server.bodies("t") == [b"one"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "description"),
+    [
+        (ValueError("no such order"), StatusCode.ERROR, "no such order"),
+        (Requeue(), StatusCode.UNSET, None),
+        (GiveUp("too late"), StatusCode.UNSET, None),
+    ],
+)
+def test_only_an_error_is_one_in_its_span(raised: Exception, status: StatusCode, description: str | None) -> None:
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    with pytest.raises(type(raised)), Tracing(provider).processing([]):
+        raise raised
+    (span,) = spans.get_finished_spans()
+    assert (span.status.status_code, span.status.description) == (status, description)

@@ -25,6 +25,7 @@ from nsqcommon.options import (
     one_of,
     option,
     parse,
+    read_flags,
     variable_of,
 )
 from nsqcommon.startup import StartupError
@@ -126,6 +127,12 @@ def test_list_flags_accumulate() -> None:
 
 def test_a_list_of_numbers_may_also_have_commas() -> None:
     assert read("--percentile=0.9,0.5", "--percentile=1").percentile == (1.0, 0.9, 0.5)
+
+
+def test_a_tool_reads_no_file() -> None:
+    with pytest.raises(UsageError, match="flag provided but not defined: -config"):
+        read_flags(Options, ["--config=thing.toml"], "tool")
+    assert read_flags(Options, ["--max-size=7", "rest"], "tool").options.max_size == 7
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,14 @@ def test_a_handler_in_threads(nsqd: Nsqd, topic: str) -> None:
     eventually(lambda: (it := nsqd.channel(topic)) and (it["depth"], it["in_flight_count"]) == (0, 0))
 
 
+def test_a_pause_in_plain_calls(nsqd: Nsqd, topic: str) -> None:
+    with sync.consumer(topic, "c", nsqd=place(nsqd)) as consumer:
+        consumer.pause()
+        eventually(lambda: (it := consumer.stats().connections) and it[0].rdy == 0)
+        consumer.resume()
+        eventually(lambda: consumer.stats().connections[0].rdy > 0)
+
+
 def test_batches_and_figures_in_plain_calls(nsqd: Nsqd, topic: str) -> None:
     fill(nsqd, topic, 25)
     with sync.consumer(topic, "c", nsqd=place(nsqd), config=Config(max_in_flight=50)) as consumer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 import tracemalloc
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pytest
@@ -191,6 +192,7 @@ ALIKE = st.lists(st.tuples(st.integers(1, 9), st.sampled_from((b"abc", b"xyz", b
 
 
 @given(ALIKE, st.none() | st.tuples(st.integers(0, 29), st.integers(0, 20), st.integers(0, 255)), CUTS)
+@example([(size, b"abc") for size in range(1, 9)], None, [])
 def test_messages_that_are_read_together_are_as_if_each_came_alone(
     shapes: list[tuple[int, bytes]], damage: tuple[int, int, int] | None, cuts: list[int]
 ) -> None:
@@ -217,7 +219,9 @@ def test_messages_that_are_read_together_are_as_if_each_came_alone(
     assert isinstance(read, Publications)
     headers = read.headers if isinstance(read, HeadedPublications) else NONE * len(sized)
     assert headers == b"".join([it.headers for it in alone if isinstance(it, HeadedPublication)])
-    assert read.payload == b"".join([it.payload for it in alone if isinstance(it, HeadedPublication)])
+    bodies = [it.payload for it in alone if isinstance(it, HeadedPublication)]
+    assert read.payload == b"".join(bodies)
+    assert list(read.offsets) == list(accumulate(map(len, bodies), initial=0))
 
 
 @given(

@@ -10,6 +10,7 @@ import pytest
 from nsqcommon.wire.commands import CommandReader, Publications, cut_mpub_body, mpub
 from nsqcommon.wire.faults import ProtocolError
 from nsqcommon.wire.limits import SizeLimits
+from nsqcommon.wire.mpub import cut_messages
 
 LIMITS = SizeLimits(max_message=100, max_body=200)
 
@@ -21,6 +22,25 @@ def size(number: int) -> bytes:
 def test_body_of_the_conformance_vector_is_cut() -> None:
     body = bytes.fromhex("00000002 00000002 6161 00000002 6262")
     assert cut_mpub_body(body, LIMITS) == (body[4:], [0, 6, 12])
+
+
+class Offsets(list[int]):
+    """Counts the messages whose sizes are read one by one."""
+
+    read_alone = 0
+
+    def append(self, offset: int) -> None:
+        self.read_alone += 1
+        super().append(offset)
+
+
+@pytest.mark.parametrize(("lengths", "read_alone"), [([5] * 20, 0), ([5] * 19 + [6], 20), ([6] + [5] * 19, 20)])
+def test_the_sizes_of_equal_messages_are_compared_together(lengths: list[int], read_alone: int) -> None:
+    body = b"".join(size(length) + b"x" * length for length in lengths)
+    offsets = Offsets([0])
+    assert cut_messages(body, 0, len(lengths), offsets, LIMITS)
+    assert offsets == list(accumulate((4 + length for length in lengths), initial=0))
+    assert offsets.read_alone == read_alone
 
 
 def test_bytes_behind_the_last_message_are_dropped() -> None:

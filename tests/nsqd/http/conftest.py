@@ -8,7 +8,7 @@ from nsqcommon.http_api import HttpApi
 from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker.broker import Broker
 from nsqd.broker.leases import LeaseLimits
-from nsqd.http import HistoryReads, NodeInfo, Publishing, make_app
+from nsqd.http import Guard, HistoryReads, NodeInfo, Publishing, make_app
 from nsqd.http.access import GuardedRoute
 from nsqd.options import Options
 from nsqd.policy.policy_file import PolicyFile
@@ -43,6 +43,7 @@ class Nsqd:
         limits: SizeLimits = LIMITS,
         policy: PolicyFile | None = None,
         within: LeaseLimits | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.store = FakeStore()
         self.broker: Broker = make_broker(self.store)
@@ -63,6 +64,7 @@ class Nsqd:
             reading=reading or no_history(),
             leasing=self.leasing,
             policy=policy,
+            guard=guard,
         )
 
     def _take_drain_back(self) -> bool:

@@ -133,6 +133,14 @@ def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> Non
     assert asked > 1000
 
 
+def test_nsqd_asks_it_about_each_request() -> None:
+    nsqd = Nsqd(guard=Guard(everybody, trust_common_names=False))
+    assert nsqd.get("/stats").status == 401
+    assert nsqd.get("/ping").status == 200
+    assert ask(nsqd.app, "GET", "/stats", headers={"authorization": "Bearer publish"}).status == 403
+    assert ask(nsqd.app, "GET", "/stats", headers={"authorization": "Bearer read"}).status == 200
+
+
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 def test_the_short_path_judges_as_the_table_says(nsqd: Nsqd, path: str) -> None:
     """Its answers equal the application's, where 400 stands for a request that was allowed and is otherwise invalid."""

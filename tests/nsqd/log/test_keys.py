@@ -114,6 +114,8 @@ def test_an_older_journal_is_not_believed_to_know_where_there_are_keys(tmp_path:
     journal_of(tmp_path).write_bytes(older)
     with opened(tmp_path, **WINDOW) as store:
         assert not store.recovered.journal_is_whole
+        (damage,) = store.recovered.damage
+        assert (damage.file, damage.offset, damage.first, damage.end) == ("journal.000001", 0, 0, 0)
         assert keys(store) == [b"key"]
 
 
