@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
@@ -71,7 +72,7 @@ def plant(bug: Bug) -> list[tuple[FunctionType, CodeType]]:
     """Change this process. Return the functions that were changed, with their former code."""
     module = importlib.import_module(module_of(bug))
     source = (ROOT / bug.file).read_text(encoding="utf-8")
-    before, after = (_codes_in(compile(it, bug.file, "exec")) for it in (source, changed(source, bug)))
+    before, after = _codes_of(source, bug.file), _codes_in(compile(changed(source, bug), bug.file, "exec"))
     wanted = {name: code for name, code in after.items() if not _is_same(code, before.get(name))}
     former = [(it, it.__code__) for it in _functions_of(module) if it.__qualname__ in wanted]
     if missing := wanted.keys() - {function.__qualname__ for function, _ in former}:
@@ -79,6 +80,11 @@ def plant(bug: Bug) -> list[tuple[FunctionType, CodeType]]:
     for function, _ in former:
         function.__code__ = wanted[function.__qualname__]
     return former
+
+
+@lru_cache(maxsize=8)
+def _codes_of(source: str, file: str) -> dict[str, CodeType]:
+    return _codes_in(compile(source, file, "exec"))
 
 
 def _codes_in(code: CodeType) -> dict[str, CodeType]:
