@@ -11,8 +11,9 @@ from tests.simulation.editing import Chain
 from tests.simulation.promise import Violation
 from tests.simulation.steps import ACKS
 from tests.support.lengths import IS_LONG, new_chance
+from tests.support.quick import unless_quick
 
-SHORT = 60  # cuts of each script
+SHORT = unless_quick(60, quick=12)  # cuts of each script
 # The calls at which cuts find a planted bug. They come first; a bug that another one finds now only takes longer.
 FINDS = {
     "an edit leaves what it replaces": 141,

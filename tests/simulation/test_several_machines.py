@@ -11,6 +11,7 @@ import pytest
 from tests.planted.planting import bugs_for, planted
 from tests.simulation.remote.life import RemoteLife, live, live_with_standbys
 from tests.support.lengths import IS_LONG, sized
+from tests.support.quick import unless_quick
 
 SEEDS: Final[Sequence[int]] = sized(short=range(6), long=range(400))
 MOST_LIVES: Final = 300  # in which a planted bug has to be found
@@ -52,7 +53,7 @@ FINDS: Final = {
 
 
 def test_random_lives() -> None:
-    for seed in sorted({*SEEDS, *FINDS.values()}):
+    for seed in unless_quick(sorted({*SEEDS, *FINDS.values()}), quick=[*SEEDS]):
         error, _ = live(seed)
         assert not error, f"{error}\npython -m tests.simulation several-machines --from {seed} --seeds 1 --verbose"
 

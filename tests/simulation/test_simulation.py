@@ -15,11 +15,15 @@ from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_
 from tests.simulation.simulation import Simulation, run
 from tests.support.examples import examples
 from tests.support.lengths import IS_LONG, sized
+from tests.support.quick import unless_quick
 from tests.support.slices import slices_of
 
 PLANS: Final = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
 SEEDS: Final[dict[str, Sequence[int]]] = sized(
-    short={"simulate": range(25), "history": range(12), "power-loss": range(8)},
+    short=unless_quick(
+        {"simulate": range(25), "history": range(12), "power-loss": range(8)},
+        quick={"simulate": range(5), "history": range(3), "power-loss": range(2)},
+    ),
     long={"simulate": range(300), "history": range(120), "power-loss": range(80)},
 )
 # Lives that find planted bugs, and which. They come first, and with a bug the one that finds it: a life takes 0.1 s, and
@@ -81,7 +85,10 @@ FINDS: Final[dict[tuple[str, int], tuple[str, ...]]] = {
 
 # In the short form, lives in which a bound needs several slices to drop what is too much, and some others.
 SMALL_SLICES: Final[dict[str, Sequence[int]]] = sized(
-    short={"simulate": (32, 38, 0, 1, 2), "history": (19, 46, 0), "power-loss": (6, 14, 0)},
+    short=unless_quick(
+        {"simulate": (32, 38, 0, 1, 2), "history": (19, 46, 0), "power-loss": (6, 14, 0)},
+        quick={"simulate": (32,), "history": (19,), "power-loss": (6,)},
+    ),
     long={"simulate": range(300), "history": range(120), "power-loss": range(80)},
 )
 

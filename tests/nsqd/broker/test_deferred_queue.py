@@ -17,6 +17,7 @@ from nsqd.broker.bitmaps import bitmap_of
 from nsqd.broker.deferred_queue import DeferredQueue
 from nsqd.broker.reclaimer import Reclaimer
 from tests.nsqd.looks import Looks
+from tests.support.quick import unless_quick
 
 ENTRIES = st.tuples(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 65_535))
 
@@ -128,7 +129,7 @@ def test_a_copy_of_many_touches_few_of_them(taken_out: int) -> None:
     assert sum(it is not None for it in copied) == 60_000 - taken_out - 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(unless_quick(3, quick=1)))
 def test_a_copy_has_what_was_there_whatever_comes_and_goes_before_it_is_read(seed: int) -> None:
     random, deferred, model = Random(seed), DeferredQueue(Reclaimer()), dict[int, tuple[int, int]]()
     copies, now, last = [(deferred.copy(), [*model.items()])], 0, 0

@@ -18,13 +18,14 @@ from nsqd.log.files import Files
 from tests.nsqd.go_import.harness import Queues, import_, some, write
 from tests.support.go_data import deliverable, expected
 from tests.support.lengths import sized
+from tests.support.quick import unless_quick
 
 QUEUES: Final[Queues] = {
     "t": {"a": some(sized(short=60, long=200), attempts=(0, 0, 1)), "b": some(30), "": some(20, first=700)},
     "u": {"": some(10, first=900)},
 }
 # Each step ends or fails in one of three ways; in the long form in all of them.
-EVERY: Final = sized(short=3, long=1)
+EVERY: Final = sized(short=unless_quick(3, quick=15), long=1)
 
 
 class Killed(BaseException):
