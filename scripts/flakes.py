@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts.command_line import argument, option, read_options
+from tests.support import hangs
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 BUSY: Final = (6, 6, 2, 2, 2, 2, 0, 0, 0, 0)  # processes that compute meanwhile; most first, as they find most
@@ -109,13 +110,13 @@ def read(path: Path) -> list[Result]:
 
 def run(it: Run, arguments: Sequence[str], part: Part = WHOLE) -> Result:
     """Run all tests. The workers of other parts are busy processes already, until those parts end."""
-    environ = {**os.environ, "PYTHONHASHSEED": str(it.seed % (1 << 32))}
+    environ = {**os.environ, "PYTHONHASHSEED": str(it.seed % (1 << 32)), hangs.VARIABLE: str(_HANGS)}
     began = time.monotonic()
     with _busy(max(0, it.busy - (part.of - 1) * WORKERS)):
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", f"--shuffle={it.seed}"),
             *(f"--numprocesses={it.workers}", "--dist=loadfile", "--no-loadscope-reorder"),
-            *(f"--override-ini=faulthandler_timeout={_HANGS}", *arguments),
+            *arguments,
         ]
         done = subprocess.run(
             command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, errors="replace", check=False

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling
 
 from nsqpipe import shared_classes
-from tests.support import forked
+from tests.support import forked, hangs
 from tests.support.distribution import FromBothEnds, shuffled
 from tests.support.examples import QUICK, USUAL
 from tests.support.levels import levels
@@ -98,6 +99,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    hangs.begin(item.config.stash[fault_handler_stderr_fd_key])
     item.stash[blocked] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     for mark in item.iter_markers("needs"):
         need(*mark.args)
@@ -110,6 +112,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     A fixture would do as well, and take a quarter of the time of a short test.
     """
     yield
+    hangs.end()
     before = item.stash[blocked]
     assert signal.pthread_sigmask(signal.SIG_SETMASK, before) == before
 

@@ -8,7 +8,6 @@ for granted, such as certificates. If a block cannot be run, the page says so, w
 from __future__ import annotations
 
 import ast
-import faulthandler
 import os
 import re
 import shlex
@@ -24,7 +23,7 @@ from typing import Final
 import pytest
 
 from tests.docs.blocks import Block, Manner, Unclear, blocks_of, shown_in
-from tests.support import forked
+from tests.support import forked, hangs
 from tests.support.needs import need
 
 pytestmark = [
@@ -34,7 +33,7 @@ pytestmark = [
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TIMEOUT: Final = 280.0  # less than faulthandler_timeout of pyproject.toml
+TIMEOUT: Final = 280.0  # less than hangs.PATIENCE
 # Which not every machine has, and the name of that in tests/support/needs.py.
 PROGRAMS: Final = {"cc": "C compiler", **{it: it for it in ("curl", "jq", "openssl", "pgrep", "pkill", "promtool")}}
 MODULE: Final = re.compile(r"python -m (?P<name>[\w.]+)(?P<words>.*)")
@@ -83,7 +82,7 @@ def test_a_newcomer_s_first_hour(tmp_path: Path) -> None:
     if (which("java") and find_spec("pyspark")) or os.environ.get("CI"):
         lines += [it for it in lines_of(SPARK_TUTORIAL) if it != DEMO]  # that of the first tutorial still runs
         timeout += SPARK_TIMEOUT
-        faulthandler.cancel_dump_traceback_later()  # pytest's patience is shorter
+        hangs.end()  # its patience is shorter
     run_on_a_machine(lines, tmp_path, timeout)
 
 

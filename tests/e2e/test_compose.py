@@ -6,7 +6,6 @@ deploy/docker/Dockerfile names, so that has to be present or available.
 
 from __future__ import annotations
 
-import faulthandler
 import itertools
 import json
 import os
@@ -26,6 +25,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+from tests.support import hangs
 from tests.support.process import ROOT, eventually
 
 pytestmark = [
@@ -94,7 +94,7 @@ def compose(request: pytest.FixtureRequest) -> Iterator[Compose]:
     if taken := [port for port in published() if not is_free(port)]:
         pytest.skip(f"something listens at {', '.join(map(str, taken))}, where the cluster would")
     compose = Compose(command)
-    faulthandler.cancel_dump_traceback_later()  # images take longer to build than a test may take
+    hangs.end()  # images take longer to build than a test may take
     compose("--profile", "demo", "build", timeout=BUILD_TIMEOUT)
     try:
         yield compose

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from tests.support import hangs
 from tests.support.lengths import LONG
 from tests.support.process import ROOT
 
@@ -261,7 +262,8 @@ FORMS: Final = (
         "rivals",
         "brokers of this year in `bench peers`",
         8,
-        _pytest("tests/e2e/rivals.py", "-o", "faulthandler_timeout=1000"),  # Kafka's many JVMs take minutes
+        _pytest("tests/e2e/rivals.py"),
+        environ={hangs.VARIABLE: "1000"},  # Kafka's many JVMs take minutes
         needs=("C compiler",),
     ),
     Form("released", "an upgrade from the last release, and back", 1, _faults("released")),

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
+from tests.support import hangs
 from tests.support.slices import MODEL_SLICES, slices_of
 
 HANGS: Final = 300.0  # seconds of processor time
@@ -21,7 +22,7 @@ def limited_processor_time(pytestconfig: pytest.Config) -> Iterator[None]:
 
     Models only compute, and beside busy processes that may take fifty times as long as it does alone.
     """
-    faulthandler.cancel_dump_traceback_later()  # pytest's, which counts the time that passes
+    hangs.end()  # that limit counts the time that passes
     faulthandler.register(signal.SIGPROF, file=pytestconfig.stash[fault_handler_stderr_fd_key], chain=True)
     signal.setitimer(signal.ITIMER_PROF, HANGS)
     yield

@@ -26,9 +26,7 @@ from tests.support.process import ROOT
 
 LIMIT: Final = 1200.0  # seconds for a suite
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
-# What faulthandler says, behind the dots of tests that have passed, before it ends pytest.
-_HANGS: Final = re.compile(r"Timeout \(\d+:\d\d:\d\d\)!")
-_COMPUTES_FOR_EVER: Final = -signal.SIGPROF  # tests/model/conftest.py
+_HANGS: Final = (-signal.SIGALRM, -signal.SIGPROF)  # tests/support/hangs.py and tests/model/conftest.py
 _PASSED, _TESTS_FAILED, _INTERRUPTED = 0, 1, 2  # pytest's exit statuses; the others mean that it ran nothing
 
 
@@ -100,7 +98,7 @@ def run(task: Task, folder: Path) -> Result:
         return Result(task.name, task.suite, "missed", seconds, "")
     if status in (_TESTS_FAILED, _INTERRUPTED) and failed:
         return Result(task.name, task.suite, "found", seconds, failed[0])
-    if status == _COMPUTES_FOR_EVER or (status == _TESTS_FAILED and _HANGS.search(text)):
+    if status in _HANGS:
         return Result(task.name, task.suite, "found", seconds, "a test that hangs")
     return Result(task.name, task.suite, "broken", seconds, f"status {status}: {text.strip().splitlines()[-1:]}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.cluster import Cluster
+from tests.support import hangs
 from tests.support.process import Nsqd, eventually
 from tests.support.spark import NO_CODEGEN, address, numbered, publish
 
@@ -21,7 +21,7 @@ MESSAGES = 2000  # messages between two kills
 @pytest.mark.own_jvm("spark-submit, a master and workers, some of which are killed")
 @pytest.mark.slow
 def test_what_is_submitted_as_documented_survives_its_workers(nsqd: Nsqd, tmp_path: Path) -> None:
-    faulthandler.cancel_dump_traceback_later()  # four JVMs start; every wait here has a limit of its own
+    hangs.end()  # four JVMs start; every wait here has a limit of its own
     table, events = tmp_path / "table", tmp_path / "events"
     events.mkdir()
     publish(nsqd, "orders", numbered(MESSAGES))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.kill9 import PATIENCE
+from tests.support import hangs
 from tests.support.process import SOURCES, Nsqd
 from tests.support.spark import address, next_of, publish
 
@@ -51,7 +51,7 @@ def nsqpipe(python: str, *words: object) -> str:
 def test_topics_land_and_go_back_by_way_of_a_server(
     spark: SparkSession, server: str, nsqd: Nsqd, tmp_path: Path
 ) -> None:
-    faulthandler.cancel_dump_traceback_later()  # three clients start; each has a limit of its own
+    hangs.end()  # three clients start; each has a limit of its own
     python = spark.sparkContext.pythonExec  # forks them from a process that has imported what they need
     table = tmp_path / "table"
     where = ("--remote", server, "--nsqd", address(nsqd), "--table", table)

@@ -5,7 +5,6 @@ The commands that their tasks run use the session of the tests.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.served import Served
+from tests.support import hangs
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, PATIENCE, address, publish
 
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "m
 
 @pytest.fixture(autouse=True)
 def _patience() -> None:
-    faulthandler.cancel_dump_traceback_later()  # JVMs start; every wait here has a limit of its own
+    hangs.end()  # JVMs start; every wait here has a limit of its own
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ goes on from there. `python -m tests.spark.kill9` and `python -m tests.spark.sin
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.planted.table import STOPS
 from tests.spark import driver, kill9
 from tests.spark.kill9 import WINDOW, Application, Seen, kill_session, processes_of_session
 from tests.spark.sink_kill9 import INTO, copied_bodies
+from tests.support import hangs
 from tests.support.pipe import nsqpipe
 from tests.support.process import SteadyNsqd
 from tests.support.spark import KEPT, PATIENCE, address, next_of, numbered, publish, wait_until_synced
@@ -93,7 +93,7 @@ def counted(folder: Path) -> dict[str, int]:
 def test_nothing_is_missing_or_twice_when_spark_is_killed_in_the_middle_of_everything(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    faulthandler.cancel_dump_traceback_later()  # every wait in here has a limit of its own
+    hangs.end()  # every wait in here has a limit of its own
     file, copying = tmp_path / "pipeline.toml", str(tmp_path / "copying")
     counts = tmp_path / "counts" / "results" / "commits"
     with SteadyNsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:

@@ -5,7 +5,6 @@ It starts a JVM of its own, because the seconds in which that starts are those t
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import pty
 import re
@@ -20,6 +19,7 @@ import pytest
 
 from nsqcommon.entry import HELD_SIGNALS
 from tests.spark.kill9 import processes_of_session
+from tests.support import hangs
 from tests.support.process import SOURCES, Nsqd
 from tests.support.spark import address, numbered, publish
 
@@ -29,7 +29,7 @@ QUIET: Final = 10.0  # seconds; an idle machine takes little more than one
 
 @pytest.mark.own_jvm("what is seen while it starts")
 def test_a_terminal_always_shows_life_and_a_signal_ends_with_the_last_state(nsqd: Nsqd, tmp_path: Path) -> None:
-    faulthandler.cancel_dump_traceback_later()  # a JVM starts; the wait below has a limit of its own
+    hangs.end()  # a JVM starts; the wait below has a limit of its own
     publish(nsqd, "orders", numbered(500))
     temporary, table = tmp_path / "tmp", tmp_path / "table"
     temporary.mkdir()
