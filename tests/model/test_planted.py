@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import Final
 
 import pytest
@@ -23,22 +22,93 @@ from tests.planted.planting import bugs_for, planted
 # The rarest needs a tenth of the searches. Many short searches find a bug sooner than one long one, in which Hypothesis
 # tries five variants of each example from the tenth on.
 SEARCHES: Final = 600
-# Searches that find a bug come first, if that isn't the first one. If a machine has changed, another search finds the bug,
-# which only takes longer.
-FINDS: Final = {
-    ("broker model", "the limit of attempts is off by one"): (2,),
-    ("broker model", "the messages of a consumer that has left take no place"): (3,),
-    ("broker model", "what is published in one turn is stored backwards"): (1,),
-    ("groups model", "a restart loses the order of a group"): (1,),
-    ("groups model", "the place of a message that failed is not freed"): (1,),
-    ("groups model", "a group is stopped by a message that was cancelled"): (6,),
-    ("groups model", "the journal is not told that a held message was delivered"): (1,),
-    ("groups model", "an action on a group passes over deferred messages"): (3,),
-    ("groups model", "a crash makes messages new again that were buried with their group"): (2,),
-    ("groups model", "a message is held and buried, if its group was buried"): (3,),
-    ("ledger model", "what waits for its time is taken back without the journal"): (3,),
-    ("keys model", "a key is forgotten after half of the window"): (16,),
-    ("ledger model", "attempts go down"): (363,),
+# The search that finds each bug soonest comes first. If a machine has changed, another search finds it, which only takes
+# longer.
+FINDS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {
+    "broker model": {
+        5: (
+            "a kick goes to all channels of the topic",
+            "a crash forgets buried messages",
+            "a kick is not told to the journal",
+            "the messages of a consumer that has left take no place",
+            "a crash forgets a channel",
+            "what times out does not come again",
+            "the first channel of a topic misses what waited for it",
+        ),
+        7: (
+            "the message is dropped instead of buried at the limit",
+            "a buried message does not pin the log",
+            "the limit of attempts is off by one",
+            "a cursor that goes back does not pass over buried messages",
+            "one message too many is in flight",
+            "the place of a buried message is not freed",
+            "what a consumer samples out takes a place for ever",
+            "what is published in one turn is stored backwards",
+        ),
+    },
+    "groups model": {
+        0: (
+            "a requeued message comes after the later ones of its group",
+            "a message that waits for its backoff holds up nothing",
+            "a group that has a free place again is not looked at",
+            "a channel with groups has no limit of its own",
+            "the place of a finished message is not freed",
+        ),
+        3: (
+            "held messages are forgotten when the rules change",
+            "an action on a group is about all groups",
+            "an action on a group passes over deferred messages",
+            "a message is held and buried, if its group was buried",
+        ),
+        6: (
+            "the place of a message that failed is not freed",
+            "a crash forgets held messages",
+            "a group is stopped by a message that was cancelled",
+            "the journal is not told that a held message was delivered",
+        ),
+        8: (
+            "two messages of an ordered group are in flight",
+            "a restart loses the order of a group",
+            "a crash makes messages new again that were buried with their group",
+        ),
+    },
+    "ledger model": {
+        4: (
+            "a buried message does not pin the log",
+            "a crash forgets buried messages",
+            "an edit that a crash has interrupted loses the message",
+            "a snapshot of the journal forgets how to undo an edit",
+            "what waits for its time is taken back without the journal",
+        ),
+        5: (
+            "an edit leaves what it replaces",
+            "a channel that goes back runs what was replaced",
+            "the neighbour of what is taken back goes as well",
+            "what was taken back stays in the heap",
+        ),
+        6: (
+            "a cursor that goes back does not pass over buried messages",
+            "a crash brings back what an edit has replaced",
+            "a crash forgets held messages",
+            "a held message does not pin the log",
+            "a crash forgets that it was moved",
+        ),
+        363: ("attempts go down",),
+    },
+    "keys model": {
+        7: (
+            "the key of a deferred message is forgotten with the window",
+            "a start forgets keys",
+            "a cancel does not free the key",
+        ),
+        16: ("a key is forgotten after half of the window",),
+    },
+    "leases model": {
+        8: (
+            "one message too many is in flight",
+            "a holder may answer for another one",
+        ),
+    },
 }
 MACHINES: Final[dict[str, type[RuleBasedStateMachine]]] = {
     "broker model": FailingMachine,
@@ -84,16 +154,20 @@ def first_finding(machine: type[RuleBasedStateMachine], numbers: Iterable[int]) 
     return None
 
 
-@cache
 def finds_without_a_bug(suite: str, number: int) -> bool:
-    """Return whether the search finds something by itself. Many bugs are found by the same one."""
     with same_searches():
         return first_finding(MACHINES[suite], [number]) is not None
 
 
+@pytest.mark.parametrize(("suite", "number"), [(suite, number) for suite in FINDS for number in FINDS[suite]])
+def test_without_a_bug_a_search_finds_nothing(suite: str, number: int) -> None:
+    assert not finds_without_a_bug(suite, number)
+
+
 @pytest.mark.parametrize(("suite", "bug"), [(suite, bug) for suite in MACHINES for bug in bugs_for(suite)])
 def test_a_planted_bug_is_found(suite: str, bug: str) -> None:
+    known = [number for number, bugs in FINDS[suite].items() if bug in bugs]
     with planted(bug), same_searches():
-        number = first_finding(MACHINES[suite], (*FINDS.get((suite, bug), ()), *range(SEARCHES)))
+        number = first_finding(MACHINES[suite], (*known, *range(SEARCHES)))
     assert number is not None
-    assert not finds_without_a_bug(suite, number), "the same search finds something without the bug, too"
+    assert number in known or not finds_without_a_bug(suite, number), "the same search finds something without the bug"
