@@ -19,6 +19,7 @@ from nsqadmin.upstream import sliced_json
 from nsqadmin.upstream.discovery import merged_nodes, names_in, producers_in
 from nsqadmin.upstream.slices import at_once
 from nsqadmin.upstream.unpacking import Body, TooLarge
+from tests.support.quick import unless_quick
 
 MOST = Options(lookupd_http_address=("127.0.0.1:1",)).max_answer_size
 SNAPSHOT = Snapshot(index=1, taken_at=0.0, interval=5.0, has_lookupds=True)
@@ -34,7 +35,7 @@ def received(data: bytes, encoding: str = "", *, most: int = MOST) -> Body:
 
 
 def test_an_honest_answer_is_far_from_the_bounds() -> None:
-    topics = 8 * 2000
+    topics = unless_quick(8, quick=2) * 2000
     answer = Nsqd(topics, 3, 0.1).stats(clients=False)
     for body in (received(answer), received(gzip.compress(answer, 1), "gzip")):
         assert body.data == answer

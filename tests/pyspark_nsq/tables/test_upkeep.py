@@ -35,6 +35,7 @@ from pyspark_nsq.tables.upkeep import (
     seconds_of,
 )
 from tests.support.commits import delay_a_commit, lose_an_answer
+from tests.support.quick import unless_quick
 
 HOUR = (("topic", "orders"), ("hour", "7"))
 MB = 1 << 20
@@ -175,15 +176,15 @@ def test_ten_minutes_of_fifty_messages_a_second_are_at_most_twenty_files(landing
 
     `python -m tests.spark.trickle` is the real run.
     """
-    most = 0
-    for number in range(40):
+    most, batches = 0, unless_quick(40, quick=16)
+    for number in range(batches):
         landing.commit(landing.write(rows=750), rows=750)
         if number % 2:
             most = max(most, len(landing.table.delta().file_uris()))
             tend(landing.table, KEEPING, now=time.time())
     assert most <= 20
     assert len(landing.table.delta().file_uris()) <= 13
-    assert landing.landed() == list(range(30_000))
+    assert landing.landed() == list(range(batches * 750))
 
 
 def test_files_in_folders_whose_names_are_quoted_are_joined(tmp_path: Path) -> None:
