@@ -13,9 +13,8 @@ from tests.fuzz.fuzzing import CORPUS, Found, Target, fuzz, targets
 from tests.support.lengths import sized
 from tests.support.quick import unless_quick
 
-SECONDS: Final = sized(short=unless_quick(4, quick=1), long=20) / len(
-    targets()
-)  # the seed is always the same, and so are the first inputs
+# Of each target. The seed is always the same, and so are the first inputs.
+SECONDS: Final = sized(short=unless_quick(4, quick=1), long=20) / len(targets())
 
 
 @pytest.fixture(autouse=True)
