@@ -24,6 +24,7 @@ from tests.support.needs import Unusable, missing, need, needed_by
 from tests.support.skips import SkipReport
 
 pytest_plugins = ["pytester", "tests.support.brokers", "tests.support.collected_once"]
+STDERR = 2  # its descriptor
 blocked = pytest.StashKey[set[signal.Signals | int]]()  # before a test
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a red run is about the change;
@@ -97,9 +98,21 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return Unusable.from_parent(parent, path=module_path) if missing(*needed_by(module_path)) else None
 
 
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    hangs.begin_limit(item.config.stash.get(fault_handler_stderr_fd_key, STDERR))
+    try:
+        return (yield)
+    finally:
+        hangs.lift_limit()
+
+
+def pytest_enter_pdb() -> None:
+    hangs.lift_limit()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    hangs.begin(item.config.stash[fault_handler_stderr_fd_key])
     item.stash[blocked] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     for mark in item.iter_markers("needs"):
         need(*mark.args)
@@ -112,7 +125,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     A fixture would do as well, and take a quarter of the time of a short test.
     """
     yield
-    hangs.end()
     before = item.stash[blocked]
     assert signal.pthread_sigmask(signal.SIG_SETMASK, before) == before
 

@@ -33,7 +33,7 @@ pytestmark = [
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TIMEOUT: Final = 280.0  # less than hangs.PATIENCE
+TIMEOUT: Final = 280.0  # less than hangs.LIMIT
 # Which not every machine has, and the name of that in tests/support/needs.py.
 PROGRAMS: Final = {"cc": "C compiler", **{it: it for it in ("curl", "jq", "openssl", "pgrep", "pkill", "promtool")}}
 MODULE: Final = re.compile(r"python -m (?P<name>[\w.]+)(?P<words>.*)")
@@ -82,7 +82,7 @@ def test_a_newcomer_s_first_hour(tmp_path: Path) -> None:
     if (which("java") and find_spec("pyspark")) or os.environ.get("CI"):
         lines += [it for it in lines_of(SPARK_TUTORIAL) if it != DEMO]  # that of the first tutorial still runs
         timeout += SPARK_TIMEOUT
-        hangs.end()  # its patience is shorter
+        hangs.lift_limit()  # that one is shorter
     run_on_a_machine(lines, tmp_path, timeout)
 
 

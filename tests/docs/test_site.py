@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 INDEX: Final = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-TIMEOUT: Final = 280.0  # less than tests.support.hangs.PATIENCE
+TIMEOUT: Final = 280.0  # less than tests.support.hangs.LIMIT
 # What a browser fetches by itself, by tag and attribute; `link` needs its `rel` besides.
 FETCHED: Final = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "srcset"), ("link", "href")}
 # Left over from Markdown that the site does not take for what the hosting takes it for.

@@ -94,7 +94,7 @@ def compose(request: pytest.FixtureRequest) -> Iterator[Compose]:
     if taken := [port for port in published() if not is_free(port)]:
         pytest.skip(f"something listens at {', '.join(map(str, taken))}, where the cluster would")
     compose = Compose(command)
-    hangs.end()  # images take longer to build than a test may take
+    hangs.lift_limit()  # images take longer to build than a test may take
     compose("--profile", "demo", "build", timeout=BUILD_TIMEOUT)
     try:
         yield compose

@@ -22,7 +22,7 @@ def limited_processor_time(pytestconfig: pytest.Config) -> Iterator[None]:
 
     Models only compute, and beside busy processes that may take fifty times as long as it does alone.
     """
-    hangs.end()  # that limit counts the time that passes
+    hangs.lift_limit()  # that limit counts the time that passes
     faulthandler.register(signal.SIGPROF, file=pytestconfig.stash[fault_handler_stderr_fd_key], chain=True)
     signal.setitimer(signal.ITIMER_PROF, HANGS)
     yield

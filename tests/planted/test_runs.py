@@ -57,9 +57,9 @@ def test_a_suite_finds_a_bug_or_misses_it(folder: Path, bug: Bug | None, verdict
     assert (folder / "product.py").read_text() == PRODUCT
 
 
-@pytest.mark.parametrize("limit", ["SIGALRM", "SIGPROF"])
-def test_a_test_that_hangs_finds_a_bug_as_it_fails_ci(folder: Path, limit: str) -> None:
-    ended = f"import signal\n    signal.raise_signal(signal.{limit})"
+@pytest.mark.parametrize("number", ["SIGALRM", "SIGPROF"])
+def test_a_suite_that_a_limit_has_ended_has_found_the_bug(folder: Path, number: str) -> None:
+    ended = f"import signal\n    signal.raise_signal(signal.{number})"
     result = tried(Bug("hangs", "", "product.py", (("return number + number", ended),), ()), folder)
     assert (result.verdict, result.by) == ("found", "a test that hangs")
 

@@ -21,7 +21,7 @@ MESSAGES = 2000  # messages between two kills
 @pytest.mark.own_jvm("spark-submit, a master and workers, some of which are killed")
 @pytest.mark.slow
 def test_what_is_submitted_as_documented_survives_its_workers(nsqd: Nsqd, tmp_path: Path) -> None:
-    hangs.end()  # four JVMs start; every wait here has a limit of its own
+    hangs.lift_limit()  # four JVMs start; every wait here has a limit of its own
     table, events = tmp_path / "table", tmp_path / "events"
     events.mkdir()
     publish(nsqd, "orders", numbered(MESSAGES))

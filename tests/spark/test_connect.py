@@ -51,7 +51,7 @@ def nsqpipe(python: str, *words: object) -> str:
 def test_topics_land_and_go_back_by_way_of_a_server(
     spark: SparkSession, server: str, nsqd: Nsqd, tmp_path: Path
 ) -> None:
-    hangs.end()  # three clients start; each has a limit of its own
+    hangs.lift_limit()  # three clients start; each has a limit of its own
     python = spark.sparkContext.pythonExec  # forks them from a process that has imported what they need
     table = tmp_path / "table"
     where = ("--remote", server, "--nsqd", address(nsqd), "--table", table)

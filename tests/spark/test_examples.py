@@ -54,7 +54,7 @@ pytestmark = pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "m
 
 @pytest.fixture(autouse=True)
 def _patience() -> None:
-    hangs.end()  # JVMs start; every wait here has a limit of its own
+    hangs.lift_limit()  # JVMs start; every wait here has a limit of its own
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def counted(folder: Path) -> dict[str, int]:
 def test_nothing_is_missing_or_twice_when_spark_is_killed_in_the_middle_of_everything(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    hangs.end()  # every wait in here has a limit of its own
+    hangs.lift_limit()  # every wait in here has a limit of its own
     file, copying = tmp_path / "pipeline.toml", str(tmp_path / "copying")
     counts = tmp_path / "counts" / "results" / "commits"
     with SteadyNsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:

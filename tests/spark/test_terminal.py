@@ -29,7 +29,7 @@ QUIET: Final = 10.0  # seconds; an idle machine takes little more than one
 
 @pytest.mark.own_jvm("what is seen while it starts")
 def test_a_terminal_always_shows_life_and_a_signal_ends_with_the_last_state(nsqd: Nsqd, tmp_path: Path) -> None:
-    hangs.end()  # a JVM starts; the wait below has a limit of its own
+    hangs.lift_limit()  # a JVM starts; the wait below has a limit of its own
     publish(nsqd, "orders", numbered(500))
     temporary, table = tmp_path / "tmp", tmp_path / "table"
     temporary.mkdir()

@@ -1,4 +1,4 @@
-"""Ends the run when a test hangs, and shows where, instead of waiting for CI's patience.
+"""Limits how long a test may take. One that hangs ends its process, which shows where, instead of waiting for CI's patience.
 
 pytest's `faulthandler_timeout` would do so, too, but it starts a thread for each test, which takes a twentieth of the time
 of the quick tests. An alarm of the kernel takes none.
@@ -11,18 +11,18 @@ import os
 import signal
 from typing import Final
 
-VARIABLE: Final = "NSQ_TEST_HANGS_AFTER"  # seconds, for runs on a machine that is very busy
-PATIENCE: Final = float(os.environ.get(VARIABLE, "300"))
+VARIABLE: Final = "NSQ_TEST_HANGS_AFTER"  # for runs on a machine that is very busy
+LIMIT: Final = float(os.environ.get(VARIABLE, "300"))  # seconds
 
 
-def begin(file: int) -> None:
-    """Have a test end in time. Otherwise write to this descriptor where it is, and end the process by SIGALRM."""
+def begin_limit(file: int) -> None:
+    """Limit the test that begins. After that, write the stacks of all threads to this descriptor, and die of SIGALRM."""
     faulthandler.unregister(signal.SIGALRM)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a test may have wanted the signal for itself
     faulthandler.register(signal.SIGALRM, file=file, chain=True)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
 
 
-def end() -> None:
-    """Let time pass: the test has ended, or all that it waits for has limits of its own."""
+def lift_limit() -> None:
+    """Lift the limit: the test has ended, or all that it waits for has limits of its own."""
     signal.setitimer(signal.ITIMER_REAL, 0)
