@@ -1,4 +1,4 @@
-"""A quarter of a second of fuzzing for each parser of outside bytes; `python -m tests.fuzz` runs for longer."""
+"""A short time of fuzzing for each parser of outside bytes; `python -m tests.fuzz` runs for longer."""
 
 from __future__ import annotations
 

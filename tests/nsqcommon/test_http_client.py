@@ -250,7 +250,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
     assert server.connections == 2
 
 
-@pytest.mark.parametrize("path", ["/a b", "/a\x7f b", "/\u00fc", "/a\x1f"])
+@pytest.mark.parametrize("path", ["/a b", "/\u00fc", "/a\x1f"])
 def test_a_url_that_would_not_be_one_line_of_a_request_is_refused(path: str) -> None:
     with pytest.raises(HttpFailed, match="not a usable HTTP URL"):
         trio.run(lambda: HttpClient(timeout=10).fetch("GET", "http://127.0.0.1:1" + path, tls=create_default_context()))

@@ -44,17 +44,10 @@ IN_S = "access address compress cross decompress discuss dismiss express focus g
 VERBS_IN_S = frozenset(IN_S.split())
 
 
-def statements_of(owner: ast.Module | ast.ClassDef) -> Iterator[ast.stmt]:
-    """Yield the statements of a module or class, and of the classes in it."""
-    for it in owner.body:
-        yield it
-        if isinstance(it, ast.ClassDef):
-            yield from statements_of(it)
-
-
 def documented_functions(module: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
     """Yield each public function that has a docstring, with the docstring."""
-    for it in statements_of(module):
+    bodies = [module.body, *(it.body for it in ast.walk(module) if isinstance(it, ast.ClassDef))]
+    for it in (statement for body in bodies for statement in body):
         if isinstance(it, ast.FunctionDef | ast.AsyncFunctionDef) and not it.name.startswith("_"):
             text = ast.get_docstring(it)
             if text and not any("property" in ast.unparse(decorator) for decorator in it.decorator_list):

@@ -12,7 +12,7 @@ from tests.simulation.week import MINUTE, WEEK, Life, play
 from tests.support.lengths import sized
 from tests.support.quick import unless_quick
 
-MESSAGES = sized(short=unless_quick(4_000, quick=1_000), long=40_000)  # `python -m tests.simulation` takes 100,000
+MESSAGES = sized(short=unless_quick(4_000, quick=1_000), long=40_000)  # `tests.simulation deferred` takes 100,000
 
 
 @pytest.mark.parametrize("seed", [1])  # in the test's name, so that a failure shows it

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Final, TypeVar
 
-VARIABLE: Final = "NSQ_TEST_QUICK"  # scripts/test-quick sets it
+VARIABLE: Final = "NSQ_TEST_QUICK"  # scripts/test-quick and scripts/test-pythons set it
 
 _T = TypeVar("_T")
 

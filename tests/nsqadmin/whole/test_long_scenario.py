@@ -9,7 +9,6 @@ from tests.nsqadmin.scenario import HOUR, run_drawn, run_in, run_simulated
 from tests.nsqadmin.steered_world import Consumer, Publisher, World
 from tests.nsqadmin.verdicts import Verdicts
 from tests.support.process import needs_module
-from tests.support.quick import unless_quick
 
 needs_module("starlette")
 
@@ -23,7 +22,7 @@ def test_no_verdict_improves_and_no_incident_disappears_before_its_cause_is_gone
 
 def test_no_verdict_improves_in_a_simulated_hour_with_restarts_deploys_and_an_old_node() -> None:
     """The long form draws others, and longer ones: `scripts/test-long verdicts`."""
-    assert run_drawn(1, minutes=unless_quick(60, quick=20), tick=20.0) == []
+    assert run_drawn(1, minutes=60, tick=20.0) == []
 
 
 def test_a_restart_while_a_node_is_silent_accuses_no_other_node() -> None:

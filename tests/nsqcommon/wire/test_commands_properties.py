@@ -28,13 +28,11 @@ from nsqcommon.wire.commands import (
 from nsqcommon.wire.faults import ProtocolError
 from nsqcommon.wire.headers import MOST_ENCODED, NONE, encode_headers
 from nsqcommon.wire.limits import SizeLimits
-from tests.support.quick import unless_quick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 LIMITS = SizeLimits(max_message=60, max_body=400, max_line=64)
-TINY = unless_quick(600_000, quick=200_000)  # messages
 
 
 def admit_all(params: list[bytes]) -> None:
@@ -305,8 +303,8 @@ def test_endless_mpub_is_stopped_however_small_its_announced_size() -> None:
         lambda: commands.pub("t", bytes(5 << 20)),
         lambda: commands.identify(bytes(5 << 20)),
         lambda: commands.mpub("t", [bytes(5000)] * 1000),
-        lambda: commands.mpub("t", [bytes(1 + number % 7) for number in range(TINY)]),
-        lambda: commands.hmpub("t", [(NONE, bytes(1 + number % 3)) for number in range(TINY)]),
+        lambda: commands.mpub("t", [bytes(1 + number % 7) for number in range(600_000)]),
+        lambda: commands.hmpub("t", [(NONE, bytes(1 + number % 3)) for number in range(600_000)]),
         lambda: commands.hmpub("t", [(encode_headers({"name": bytes(4000)}), b"x")] * 1300),
     ],
     ids=["one body", "identify", "equal messages", "tiny messages", "tiny messages, no headers", "large headers"],

@@ -24,7 +24,7 @@ def test_body_of_the_conformance_vector_is_cut() -> None:
     assert cut_mpub_body(body, LIMITS) == (body[4:], [0, 6, 12])
 
 
-class Offsets(list[int]):
+class CountingOffsets(list[int]):
     """Counts the messages whose sizes are read one by one."""
 
     read_alone = 0
@@ -37,7 +37,7 @@ class Offsets(list[int]):
 @pytest.mark.parametrize(("lengths", "read_alone"), [([5] * 20, 0), ([5] * 19 + [6], 20), ([6] + [5] * 19, 20)])
 def test_the_sizes_of_equal_messages_are_compared_together(lengths: list[int], read_alone: int) -> None:
     body = b"".join(size(length) + b"x" * length for length in lengths)
-    offsets = Offsets([0])
+    offsets = CountingOffsets([0])
     assert cut_messages(body, 0, len(lengths), offsets, LIMITS)
     assert offsets == list(accumulate((4 + length for length in lengths), initial=0))
     assert offsets.read_alone == read_alone

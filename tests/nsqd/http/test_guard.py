@@ -133,7 +133,7 @@ def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> Non
     assert asked > 1000
 
 
-def test_nsqd_asks_it_about_each_request() -> None:
+def test_nsqd_asks_its_guard_about_each_request() -> None:
     nsqd = Nsqd(guard=Guard(everybody, trust_common_names=False))
     assert nsqd.get("/stats").status == 401
     assert nsqd.get("/ping").status == 200

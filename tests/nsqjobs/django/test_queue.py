@@ -7,9 +7,8 @@ from typing import Any, cast
 
 from nsqjobs.django.queue import Queue
 from nsqjobs.link import Link
-from tests.support.quick import unless_quick
 
-SECONDS = unless_quick(1.5, quick=0.2)  # of waits
+SECONDS = 1.5  # of waits
 LIMIT = 100.0  # seconds until they count as one that never ends
 
 

@@ -176,7 +176,7 @@ def test_ten_minutes_of_fifty_messages_a_second_are_at_most_twenty_files(landing
 
     `python -m tests.spark.trickle` is the real run.
     """
-    most, batches = 0, unless_quick(40, quick=16)
+    most, batches = 0, unless_quick(40, quick=24)
     for number in range(batches):
         landing.commit(landing.write(rows=750), rows=750)
         if number % 2:

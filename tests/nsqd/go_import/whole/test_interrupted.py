@@ -24,7 +24,7 @@ QUEUES: Final[Queues] = {
     "t": {"a": some(sized(short=60, long=200), attempts=(0, 0, 1)), "b": some(30), "": some(20, first=700)},
     "u": {"": some(10, first=900)},
 }
-# Each step ends or fails in one of three ways; in the long form in all of them.
+# Each step ends or fails in one of three ways; in the long form in all of them. scripts/test-quick tries every fifth.
 EVERY: Final = sized(short=unless_quick(3, quick=15), long=1)
 
 
