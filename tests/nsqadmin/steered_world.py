@@ -187,6 +187,7 @@ class World:
         for node in self.nodes:
             stack.enter_context(node.daemon)
             stack.callback(node.wake)
+        self.clock.jump(0)  # the nodes have started: from here on, nsqadmin's first questions wait for them as well
         self.actors: list[Actor] = []
         self.changes: list[IncidentChange] = []
         self.watchers: list[Callable[[Snapshot], None]] = []

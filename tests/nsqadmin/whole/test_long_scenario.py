@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+from threading import Timer
 
 from tests.nsqadmin.scenario import HOUR, run_drawn, run_in, run_simulated
 from tests.nsqadmin.steered_world import Consumer, Publisher, World
@@ -14,6 +17,7 @@ needs_module("starlette")
 
 JOBS = 50
 RUN_TIME = 1800.0  # seconds
+LONG = 8.0  # seconds, more than nsqadmin's patience with a node
 
 
 def test_no_verdict_improves_and_no_incident_disappears_before_its_cause_is_gone(tmp_path: Path) -> None:
@@ -23,6 +27,18 @@ def test_no_verdict_improves_and_no_incident_disappears_before_its_cause_is_gone
 def test_no_verdict_improves_in_a_simulated_hour_with_restarts_deploys_and_an_old_node() -> None:
     """The long form draws others, and longer ones: `scripts/test-long verdicts`."""
     assert run_drawn(1, minutes=60, tick=20.0) == []
+
+
+def test_a_node_that_takes_long_for_its_first_answer_is_not_accused(tmp_path: Path) -> None:
+    """As on a busy machine. nsqadmin asks for the first time before any time has passed in the world."""
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, 1, tick=20.0)
+        verdicts = Verdicts(world)
+        slow = world.nodes[0].daemon
+        slow.send_signal(SIGSTOP)
+        Timer(LONG, slow.send_signal, [SIGCONT]).start()
+        world.run(partial(world.pass_time, 60))
+        assert verdicts.failures() == []
 
 
 def test_a_restart_while_a_node_is_silent_accuses_no_other_node() -> None:
