@@ -82,7 +82,7 @@ def test_a_newcomer_s_first_hour(tmp_path: Path) -> None:
     if (which("java") and find_spec("pyspark")) or os.environ.get("CI"):
         lines += [it for it in lines_of(SPARK_TUTORIAL) if it != DEMO]  # that of the first tutorial still runs
         timeout += SPARK_TIMEOUT
-        hangs.lift_limit()  # that one is shorter
+        hangs.lift_limit()  # `timeout` is longer than that
     run_on_a_machine(lines, tmp_path, timeout)
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import faulthandler
 import signal
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from tests.support import hangs
 from tests.support.slices import MODEL_SLICES, slices_of
-
-HANGS: Final = 300.0  # seconds of processor time
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +19,9 @@ def limited_processor_time(pytestconfig: pytest.Config) -> Iterator[None]:
     Models only compute, and beside busy processes that may take fifty times as long as it does alone.
     """
     hangs.lift_limit()  # that limit counts the time that passes
-    faulthandler.register(signal.SIGPROF, file=pytestconfig.stash[fault_handler_stderr_fd_key], chain=True)
-    signal.setitimer(signal.ITIMER_PROF, HANGS)
+    hangs.begin_limit(pytestconfig.stash[fault_handler_stderr_fd_key], signal.ITIMER_PROF)
     yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    faulthandler.unregister(signal.SIGPROF)
+    hangs.lift_limit(signal.ITIMER_PROF)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -26,7 +26,7 @@ from tests.support.process import ROOT
 
 LIMIT: Final = 1200.0  # seconds for a suite
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
-_HANGS: Final = (-signal.SIGALRM, -signal.SIGPROF)  # tests/support/hangs.py and tests/model/conftest.py
+_HANGS: Final = (-signal.SIGALRM, -signal.SIGPROF)  # tests/support/hangs.py
 _PASSED, _TESTS_FAILED, _INTERRUPTED = 0, 1, 2  # pytest's exit statuses; the others mean that it ran nothing
 
 

@@ -15,14 +15,21 @@ VARIABLE: Final = "NSQ_TEST_HANGS_AFTER"  # for runs on a machine that is very b
 LIMIT: Final = float(os.environ.get(VARIABLE, "300"))  # seconds
 
 
-def begin_limit(file: int) -> None:
-    """Limit the test that begins. After that, write the stacks of all threads to this descriptor, and die of SIGALRM."""
-    faulthandler.unregister(signal.SIGALRM)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a test may have wanted the signal for itself
-    faulthandler.register(signal.SIGALRM, file=file, chain=True)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+_SIGNALS: Final = {signal.ITIMER_REAL: signal.SIGALRM, signal.ITIMER_PROF: signal.SIGPROF}
 
 
-def lift_limit() -> None:
+def begin_limit(file: int, timer: int = signal.ITIMER_REAL) -> None:
+    """Limit the test that begins. After that, write the stacks of all threads to this descriptor, and die of the alarm.
+
+    With `ITIMER_PROF`, only the processor time counts.
+    """
+    alarm = _SIGNALS[timer]
+    faulthandler.unregister(alarm)
+    signal.signal(alarm, signal.SIG_DFL)  # a test may have wanted the signal for itself
+    faulthandler.register(alarm, file=file, chain=True)
+    signal.setitimer(timer, LIMIT)
+
+
+def lift_limit(timer: int = signal.ITIMER_REAL) -> None:
     """Lift the limit: the test has ended, or all that it waits for has limits of its own."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.setitimer(timer, 0)
