@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Generator
@@ -15,6 +16,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling
 
+from nsqcommon.logs import OUR_PACKAGES
 from nsqpipe import shared_classes
 from tests.support import forked, hangs
 from tests.support.distribution import FromBothEnds, shuffled
@@ -26,6 +28,8 @@ from tests.support.skips import SkipReport
 pytest_plugins = ["pytester", "tests.support.brokers", "tests.support.collected_once"]
 STDERR = 2  # its descriptor
 blocked = pytest.StashKey[set[signal.Signals | int]]()  # before a test
+loggers = [logging.getLogger(name) for name in (None, "nsqtools", *OUR_PACKAGES)]
+log_levels = pytest.StashKey[list[int]]()  # theirs, before a test
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a red run is about the change;
 # elsewhere they are new each time, which is where new failures are to be found.
@@ -114,19 +118,25 @@ def pytest_enter_pdb() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[blocked] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    item.stash[log_levels] = [logger.level for logger in loggers]
     for mark in item.iter_markers("needs"):
         need(*mark.args)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Fail a test that leaves a signal blocked: the programs of later tests would not receive it.
+    """Fail a test that leaves a signal blocked or another log level: later tests would not get it, or log far more.
 
     A fixture would do as well, and take a quarter of the time of a short test.
     """
     yield
+    levels_before = item.stash[log_levels]
+    if (levels_after := [logger.level for logger in loggers]) != levels_before:
+        for logger, level in zip(loggers, levels_before, strict=True):
+            logger.setLevel(level)
     before = item.stash[blocked]
     assert signal.pthread_sigmask(signal.SIG_SETMASK, before) == before
+    assert levels_after == levels_before, f"another level of {[logger.name for logger in loggers]}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:

@@ -4,25 +4,16 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from nsqcommon.logs import OUR_PACKAGES, LogLevel, configure, set_level
+from nsqcommon.logs import LogLevel, configure, set_level
 
 ours = logging.getLogger("nsqd.test")
 theirs = logging.getLogger("library.test")
 
 
-@pytest.fixture(autouse=True)
-def restored_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for package in OUR_PACKAGES:
-        logging.getLogger(package).setLevel(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def test_a_line_is_as_nsq_writes_it() -> None:

@@ -57,20 +57,15 @@ def test_a_url_without_credentials(url: str) -> None:
     assert without_credentials(url) == "http://h:80/x"
 
 
+@pytest.mark.usefixtures("restored_logging")
 @pytest.mark.parametrize("log_format", ["nsq", "json"])
 def test_no_line_of_the_log_shows_a_password(log_format: str) -> None:
     stream = io.StringIO()
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
+    logs.configure(prefix="", level=logs.LogLevel.INFO, log_format=log_format, stream=stream)
     try:
-        logs.configure(prefix="", level=logs.LogLevel.INFO, log_format=log_format, stream=stream)
-        try:
-            raise ValueError(URL)
-        except ValueError:
-            logging.getLogger("nsqd.test").exception("asked %s", URL)
-    finally:
-        root.handlers[:] = before[0]
-        root.setLevel(before[1])
+        raise ValueError(URL)
+    except ValueError:
+        logging.getLogger("nsqd.test").exception("asked %s", URL)
     assert "hunter2" not in stream.getvalue()
     assert stream.getvalue().count("http://user:xxxxx@") == 2
     if log_format == "json":
