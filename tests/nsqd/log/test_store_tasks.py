@@ -382,11 +382,11 @@ def test_cold_batch_is_loaded_by_a_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.ESTALE, errno.ELOOP])
-def test_load_that_fails_for_a_passing_reason_is_tried_again_later(tmp_path: Path, code: int) -> None:
+def test_load_that_fails_for_a_passing_reason_is_tried_again_later(on_disk: Path, code: int) -> None:
     files = TroubledFiles()
 
     async def test() -> None:
-        async with running(tmp_path, files, mem_queue_size=0) as store:
+        async with running(on_disk, files, mem_queue_size=0) as store:
             store.publish(b"a")
             store.publish(b"b")
             await store.store.sync()
@@ -518,7 +518,7 @@ def test_what_was_renamed_is_synced_before_the_deletion_is_reported(tmp_path: Pa
     run_with_threads(test)
 
 
-def test_descriptor_that_cannot_be_closed_ends_nothing(tmp_path: Path) -> None:
+def test_descriptor_that_cannot_be_closed_ends_nothing(on_disk: Path) -> None:
     class Unclosable(TroubledFiles):
         def close(self, descriptor: int) -> None:
             super().close(descriptor)
@@ -528,7 +528,7 @@ def test_descriptor_that_cannot_be_closed_ends_nothing(tmp_path: Path) -> None:
     files = Unclosable()
 
     async def test() -> None:
-        async with running(tmp_path, files, mem_queue_size=0, max_bytes_per_file=61) as store:
+        async with running(on_disk, files, mem_queue_size=0, max_bytes_per_file=61) as store:
             store.publish(b"a")
             await store.store.sync()
             files.fail("close", errno.EIO)

@@ -251,19 +251,19 @@ def test_nothing_is_cached_after_a_start(tmp_path: Path) -> None:
 # Cold reads
 
 
-def test_cold_batch_is_what_was_appended(tmp_path: Path) -> None:
+def test_cold_batch_is_what_was_appended(on_disk: Path) -> None:
     batch = make_batch(0, [b"one", b"two"], timestamp=-5, delay_ms=70_000, base_id=2**64 - 2)
-    with opened(tmp_path) as store:
+    with opened(on_disk) as store:
         store.log().append(batch, Receipt())
         store.store.write_logs()
-    with opened(tmp_path) as store:
+    with opened(on_disk) as store:
         found = store.log().batch_at(1)
         assert found is not None
         assert facts(found) == facts(batch)
 
 
-def test_page_cache_is_read_at_once(tmp_path: Path) -> None:
-    with opened(tmp_path, mem_queue_size=0) as store:
+def test_page_cache_is_read_at_once(on_disk: Path) -> None:
+    with opened(on_disk, mem_queue_size=0) as store:
         for n in range(100):
             store.publish(b"%d" % n)
         batch = store.log().batch_at(0)
@@ -337,9 +337,9 @@ def test_any_sequence_of_any_segment_can_be_asked_for(tmp_path: Path) -> None:
             assert batch.body(sequence) == (bytes(2000) if sequence % 2 else b"%d" % (sequence // 2))
 
 
-def test_who_reads_on_finds_that_a_thread_was_there_before(tmp_path: Path) -> None:
+def test_who_reads_on_finds_that_a_thread_was_there_before(on_disk: Path) -> None:
     files = TroubledFiles()
-    with opened(tmp_path, files, mem_queue_size=0, max_bytes_per_file=100 << 20) as store:
+    with opened(on_disk, files, mem_queue_size=0, max_bytes_per_file=100 << 20) as store:
         for _ in range(400):
             store.publish(*[bytes(100)] * 200)
         log = store.log()
@@ -354,8 +354,8 @@ def test_who_reads_on_finds_that_a_thread_was_there_before(tmp_path: Path) -> No
             pytest.fail("nothing was read ahead")
 
 
-def test_who_looks_here_and_there_has_nothing_read_ahead(tmp_path: Path) -> None:
-    with opened(tmp_path, mem_queue_size=0, max_bytes_per_file=100 << 20) as store:
+def test_who_looks_here_and_there_has_nothing_read_ahead(on_disk: Path) -> None:
+    with opened(on_disk, mem_queue_size=0, max_bytes_per_file=100 << 20) as store:
         for _ in range(400):
             store.publish(*[bytes(100)] * 200)
         log = store.log()
