@@ -156,7 +156,8 @@ def test_memory_is_returned_after_a_crowd() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_only_a_change_of_the_data_path_is_told() -> None:
+def test_only_a_change_of_the_data_path_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "_PLACE_INTERVAL", 0.05)
     looks = 0
     found = iter(["here", "here", "moved away", "moved away", "here"])
 
