@@ -9,8 +9,9 @@ import pytest
 
 from nsqjobs.addresses import parse_url
 from nsqjobs.link import Subscription
+from tests.support.quick import unless_quick
 
-SECONDS = 1.5  # of waits
+SECONDS = unless_quick(1.5, quick=0.3)  # of waits
 LIMIT = 100.0  # seconds until they count as one that never ends
 
 

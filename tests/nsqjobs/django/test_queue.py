@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from nsqjobs.django.queue import Queue
 from nsqjobs.link import Link
+from tests.support.quick import unless_quick
 
-SECONDS = 1.5  # of waits
+SECONDS = unless_quick(1.5, quick=0.3)  # of waits
 LIMIT = 100.0  # seconds until they count as one that never ends
 
 
