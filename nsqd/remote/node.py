@@ -230,8 +230,10 @@ class RemoteNode:
         reported = self._clock()
         owner.expect_confirmation()
         owner.hurry()
+        bell = select.poll()
+        bell.register(sender.doorbell.descriptor, select.POLLIN)
         while owner.confirmed < owner.position:
-            if select.select([sender.doorbell.descriptor], [], [], _LOOK_INTERVAL)[0]:
+            if bell.poll(_LOOK_INTERVAL * 1000):
                 sender.doorbell.answer()
             self.raise_if_lost()
             self.raise_bug()

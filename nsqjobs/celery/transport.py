@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import select
+import selectors
 import socket
 import sys
 import threading
@@ -222,7 +222,9 @@ class Bell:
         if self._here.fileno() < 0:
             sleep(timeout)
             return
-        select.select([self._here], [], [], timeout)
+        with selectors.DefaultSelector() as selector:  # `select.select` knows only descriptors up to 1,023
+            selector.register(self._here, selectors.EVENT_READ)
+            selector.select(timeout)
         self.clear()
 
     def close(self) -> None:

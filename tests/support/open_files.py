@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 
@@ -39,3 +39,12 @@ def many_files() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+
+
+@contextmanager
+def only_high_descriptors() -> Iterator[None]:
+    """Have whatever is opened get a number from 1,024 on, with which `select.select` can't do anything."""
+    with many_files(), ExitStack() as opened:
+        while opened.enter_context(open(os.devnull, "rb")).fileno() < 1024:
+            pass
+        yield

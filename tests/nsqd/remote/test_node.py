@@ -25,6 +25,7 @@ from nsqd.start import opened_store
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
 from tests.support.object_stores import IgnoresCondition, Objects
+from tests.support.open_files import only_high_descriptors
 
 PATIENCE = 30.0
 
@@ -111,6 +112,16 @@ def test_every_confirmed_message_is_on_the_next_machine(tmp_path: Path) -> None:
     third = Running(tmp_path / "b", shared, takes_over=False)
     assert (third.log().tail, odd(third)) == (21, [])
     third.stop()
+
+
+def test_a_start_waits_for_the_store_also_with_very_many_open_files(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    first = Running(tmp_path / "a", shared)
+    first.publish(b"one")
+    first.die()
+    with only_high_descriptors():
+        again = Running(tmp_path / "a", shared, takes_over=False)
+        again.stop()
 
 
 def test_after_a_kill_the_same_disk_is_continued_and_the_store_gets_the_rest(tmp_path: Path) -> None:
