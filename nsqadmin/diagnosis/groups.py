@@ -81,8 +81,10 @@ def held_up_by_one(channel: Channel, case: Case) -> Iterator[Finding]:
             "D38",
             Severity.WARNING,
             f"{name} {'holds' if group.name else 'hold'} most of the held messages: {group.held:,} of {row.held_count:,}",
-            "Its messages wait for others of the group, which are in flight or have failed: find out why those are not "
-            "finished. Other groups are not affected. In the tab Groups you can move or bury all waiting messages of the group.",
+            "If the policy has an order or a limit for each group, its messages wait for others of the group, which are in "
+            "flight or have failed: find out why those are not finished. With fair shares alone they wait for their turn, "
+            "and more consumers would help. Other groups are not affected. In the tab Groups you can move or bury all waiting "
+            "messages of the group.",
             number("held", group.held),
             number("in flight", group.in_flight),
             number("to be delivered again", group.again),

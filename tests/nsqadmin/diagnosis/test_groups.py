@@ -59,6 +59,7 @@ def test_d38_one_stuck_group_holds_most() -> None:
         "on": "n1:4151",
     }
     assert said(finding) == evidence
+    assert "With fair shares alone they wait for their turn" in finding.advice
     nameless = replace(MUCH, largest_groups=(replace(STUCK, name=""),))
     assert only(about(channel(nameless))).verdict.startswith("The messages without a group hold most")
 
