@@ -282,8 +282,6 @@ class Consumption:
 
     def tick(self, now: float) -> None:
         """End a backoff pause and redistribute RDY, if it is time."""
-        if self.is_stopping:
-            self.backoff.clear()
         until = self.backoff.until
         if until is not None and now >= until:
             self.backoff.tested(now, has_begun=self._paced.test_one(now))
