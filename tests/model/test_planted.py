@@ -17,7 +17,7 @@ from tests.model.test_groups_model import GroupsMachine
 from tests.model.test_keys_model import KeysMachine
 from tests.model.test_leases_model import Leasing
 from tests.model.test_ledger_model import LedgerMachine
-from tests.planted.planting import bugs_to_try, planted
+from tests.planted.planting import bugs_for, planted
 from tests.support.quick import unless_quick
 
 # The rarest needs a tenth of the searches. Many short searches find a bug sooner than one long one, in which Hypothesis
@@ -168,7 +168,7 @@ def test_without_a_bug_a_search_finds_nothing(suite: str, number: int) -> None:
     assert not finds_without_a_bug(suite, number)
 
 
-@pytest.mark.parametrize(("suite", "bug"), [(suite, bug) for suite in MACHINES for bug in bugs_to_try(suite)])
+@pytest.mark.parametrize(("suite", "bug"), [(suite, bug) for suite in MACHINES for bug in bugs_for(suite)])
 def test_a_planted_bug_is_found(suite: str, bug: str) -> None:
     known = [number for number, bugs in FINDS[suite].items() if bug in bugs]
     with planted(bug), same_searches():

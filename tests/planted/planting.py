@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from tests.planted.table import BUGS, DEATHS, STOPS, Bug
 from tests.support.process import PYTHONPATH, ROOT
-from tests.support.quick import unless_quick
 
 NAME: Final = "NSQ_PLANTED"  # of the variable that names the bug, or several with a semicolon between
 _NOTES: Final = ("__firstlineno__", "__static_attributes__")  # from Python 3.13 on, each class has these
@@ -37,12 +36,6 @@ def bug_named(name: str) -> Bug:
 def bugs_for(suite: str) -> list[str]:
     """Return the names of the bugs that a suite has to find."""
     return [bug.name for bug in BUGS if suite in bug.suites]
-
-
-def bugs_to_try(suite: str) -> list[str]:
-    """Return these names; in scripts/test-quick every fourth of them, because there the rules are tested, not the tests."""
-    bugs = bugs_for(suite)
-    return unless_quick(bugs, quick=bugs[::4])
 
 
 def changed(source: str, bug: Bug) -> str:

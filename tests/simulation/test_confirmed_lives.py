@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.planted.planting import bugs_for, bugs_to_try, planted
+from tests.planted.planting import bugs_for, planted
 from tests.simulation.remote.confirmed import live_confirmed
 from tests.support.lengths import IS_LONG, sized
 
@@ -30,7 +30,7 @@ def test_lives_name_bugs_that_are_planted() -> None:
     assert FINDS.keys() == {*bugs_for("confirmed lives")}
 
 
-@pytest.mark.parametrize("bug", bugs_to_try("confirmed lives"))
+@pytest.mark.parametrize("bug", bugs_for("confirmed lives"))
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
         if live_confirmed(FINDS[bug]).error:

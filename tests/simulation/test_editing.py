@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planted.planting import bugs_to_try, planted
+from tests.planted.planting import bugs_for, planted
 from tests.simulation import editing
 from tests.simulation.disk import Call, Crash
 from tests.simulation.editing import Chain
@@ -35,7 +35,7 @@ def test_the_script_without_a_cut_keeps_its_promises() -> None:
     editing.cut("written", -1, Crash.KILL, 0.0)
 
 
-@pytest.mark.parametrize("bug", bugs_to_try("edits cut"))
+@pytest.mark.parametrize("bug", bugs_for("edits cut"))
 def test_a_planted_bug_is_found(bug: str) -> None:
     cuts = [cut for cut in editing.cuts("written") if cut[0].number > 40]  # by then, all is prepared
     cuts.sort(key=lambda cut: cut[0].number != FINDS.get(bug))

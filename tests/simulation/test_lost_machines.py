@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.planted.planting import bugs_for, bugs_to_try, planted
+from tests.planted.planting import bugs_for, planted
 from tests.simulation.remote.lost_machine import live_with_losses
 from tests.simulation.remote.prefixes import live_with_prefixes
 from tests.support.lengths import IS_LONG, sized
@@ -43,7 +43,7 @@ def test_lives_name_bugs_that_are_planted() -> None:
     assert FINDS.keys() == {*bugs_for("lost machines")}
 
 
-@pytest.mark.parametrize("bug", bugs_to_try("lost machines"))
+@pytest.mark.parametrize("bug", bugs_for("lost machines"))
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
         if live_with_losses(FINDS[bug]).error:

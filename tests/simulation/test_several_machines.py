@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.planted.planting import bugs_for, bugs_to_try, planted
+from tests.planted.planting import bugs_for, planted
 from tests.simulation.remote.life import RemoteLife, live, live_with_standbys
 from tests.support.lengths import IS_LONG, sized
 from tests.support.quick import unless_quick
@@ -79,7 +79,7 @@ def test_lives_name_bugs_that_are_planted() -> None:
     assert FINDS.keys() == {*bugs_for("several machines")}
 
 
-@pytest.mark.parametrize("bug", bugs_to_try("several machines"))
+@pytest.mark.parametrize("bug", bugs_for("several machines"))
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
         if live(FINDS[bug])[0]:

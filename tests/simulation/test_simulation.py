@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.planted.planting import bugs_for, bugs_to_try, planted
+from tests.planted.planting import bugs_for, planted
 from tests.simulation import disk
 from tests.simulation.__main__ import simulate
 from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
@@ -201,7 +201,7 @@ def test_lives_name_bugs_that_are_planted() -> None:
     assert {bug for bugs in FINDS.values() for bug in bugs} <= {*bugs_for("simulation")}
 
 
-@pytest.mark.parametrize("bug", bugs_to_try("simulation"))
+@pytest.mark.parametrize("bug", bugs_for("simulation"))
 def test_a_planted_bug_is_found(bug: str) -> None:
     found_by_first = sorted(lives(), key=lambda life: bug not in FINDS.get(life, ()))
     with planted(bug):

@@ -263,7 +263,7 @@ def in_a_fork(count: Callable[[], int]) -> int:
     return int(lines)
 
 
-@pytest.mark.parametrize(("case", "state"), unless_quick(WALK, quick=WALK[::3]))
+@pytest.mark.parametrize(("case", "state"), WALK)
 def test_no_request_does_something_for_each_message(case: Case, state: str) -> None:
     lines = lines_of(case, state, COUNT // 2)
     if lines >= COUNT // 2:  # many, but perhaps only because it takes 10,000 messages or 1,000 ids
