@@ -18,7 +18,6 @@ from tests.model.test_keys_model import KeysMachine
 from tests.model.test_leases_model import Leasing
 from tests.model.test_ledger_model import LedgerMachine
 from tests.planted.planting import bugs_for, planted
-from tests.support.quick import unless_quick
 
 # The rarest needs a tenth of the searches. Many short searches find a bug sooner than one long one, in which Hypothesis
 # tries five variants of each example from the tenth on.
@@ -160,10 +159,7 @@ def finds_without_a_bug(suite: str, number: int) -> bool:
         return first_finding(MACHINES[suite], [number]) is not None
 
 
-@pytest.mark.parametrize(
-    ("suite", "number"),
-    [(suite, number) for suite in FINDS for number in unless_quick([*FINDS[suite]], quick=[*FINDS[suite]][:1])],
-)
+@pytest.mark.parametrize(("suite", "number"), [(suite, number) for suite in FINDS for number in FINDS[suite]])
 def test_without_a_bug_a_search_finds_nothing(suite: str, number: int) -> None:
     assert not finds_without_a_bug(suite, number)
 
