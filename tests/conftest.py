@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tests.support.skips import SkipReport
 pytest_plugins = ["pytester", "tests.support.brokers", "tests.support.collected_once"]
 STDERR = 2  # its descriptor
 blocked = pytest.StashKey[set[signal.Signals | int]]()  # before a test
-loggers = [logging.getLogger(name) for name in (None, "nsqtools", *OUR_PACKAGES)]
+loggers = [logging.getLogger(name) for name in (None, "nsqtools", "__main__", *OUR_PACKAGES)]
 log_levels = pytest.StashKey[list[int]]()  # theirs, before a test
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a red run is about the change;
@@ -72,6 +72,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start our programs by `python -m`, for tests of what happens then; otherwise they are forked (forked.py)."""
     monkeypatch.setattr(forked, "is_off", True)
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """Restore the log's settings after a test that calls what assumes that the process is its own."""
+    before = [(it.handlers[:], it.level, it.propagate) for it in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects tests

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +13,8 @@ from nsqcommon.startup import StartupError
 from nsqcommon.version import suite_version
 from nsqtools import flags
 from nsqtools.command import OutputClosed, ToolFailed, ToolOptions, run_tool
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +32,6 @@ class Options(ToolOptions):
 
 
 seen: list[Options] = []
-
-
-@pytest.fixture(autouse=True)
-def _log_stays_as_it_was() -> Iterator[None]:
-    """Restore the log's settings, as a tool assumes that the process is its own."""
-    loggers = [logging.getLogger(name) for name in (None, "nsqcommon", "nsqtools", "nsqclient", "__main__")]
-    before = [(it.handlers[:], it.level, it.propagate) for it in loggers]
-    yield
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
 
 
 async def run(options: Options, stop: trio.Event) -> int:
