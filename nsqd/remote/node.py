@@ -230,7 +230,7 @@ class RemoteNode:
         reported = self._clock()
         owner.expect_confirmation()
         owner.hurry()
-        bell = select.poll()
+        bell = select.poll()  # `select.select` knows only descriptors up to 1,023
         bell.register(sender.doorbell.descriptor, select.POLLIN)
         while owner.confirmed < owner.position:
             if bell.poll(_LOOK_INTERVAL * 1000):
